@@ -16,7 +16,6 @@ from skest import Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.format import read_checkpoint
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import CheckpointSaverHook
-from skest.networks import DNN
 from tests._models import (
     NETWORKS,
     At,
@@ -154,22 +153,6 @@ def test_threads_train_as_if_they_were_alone(network):
         assert_same_checkpoint(results[seed], expected[seed])
 
 
-def test_threads_may_use_one_estimator():
-    estimator = make(network="skest_dropout").train(table_fn())
-    expected = [row["y"] for row in estimator.predict(table_fn())]
-    results = []
-
-    def predict():
-        results.append([row["y"] for row in estimator.predict(table_fn())])
-
-    threads = [threading.Thread(target=predict) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == 4 * [expected]
-
-
 # What belongs to the caller
 
 
@@ -208,21 +191,6 @@ def test_no_call_changes_what_belongs_to_the_caller(network, num_threads):
     assert surroundings() == before
 
 
-def test_a_loss_that_draws_random_numbers_is_seeded_too():
-    def noisy_model_fn(features, labels, mode):
-        spec = model_fn(features, labels, mode, {})
-
-        def loss(labels, logits, features):
-            return squared_loss(labels, logits + torch.randn_like(logits), features)
-
-        return EstimatorSpec(**{**spec.__dict__, "loss": loss})
-
-    before = surroundings()
-    results = [make(model_fn=noisy_model_fn).train(table_fn()) for _ in range(2)]
-    assert surroundings() == before
-    assert_same_checkpoint(*(estimator.checkpoint for estimator in results))
-
-
 def test_predictions_do_not_depend_on_the_callers_gradient_mode():
     for no_grad in [torch.no_grad, torch.enable_grad]:
         estimator = make().train(table_fn())
@@ -231,15 +199,6 @@ def test_predictions_do_not_depend_on_the_callers_gradient_mode():
             results = estimator.evaluate(table_fn())
         assert len(rows) == 20
         assert results == estimator.evaluate(table_fn())
-
-
-def test_the_callers_hooks_and_arrays_stay_as_they_were():
-    features, labels = batches(1)[0]
-    features.setflags(write=False)
-    labels.setflags(write=False)
-    before = features.copy()
-    make().train(lambda: [(features, labels)])
-    assert np.array_equal(features, before)
 
 
 # Letting go
@@ -299,16 +258,6 @@ def test_networks_are_let_go(no_collector, tmp_path, network, with_dir, params):
     assert alive(references) == []
 
 
-def test_a_network_is_let_go_after_an_error(no_collector):
-    function, references = watched()
-    estimator = make(model_fn=function)
-    with pytest.raises(OSError, match="broken") as caught:
-        estimator.train(table_fn(), hooks=[At(2, raising(OSError("broken")))])
-    del caught  # its traceback holds the frames
-    gc.collect()
-    assert alive(references) == []
-
-
 # Interruptions
 
 
@@ -346,14 +295,6 @@ def test_an_interruption_saves_the_last_state(tmp_path, error, source, with_dir)
     assert estimator.train(table_fn(), steps=2).checkpoint.global_step == 5
 
 
-@pytest.mark.parametrize("with_dir", [False, True])
-def test_an_interruption_is_told_where_files_are_written(tmp_path, caplog, with_dir):
-    estimator = make(tmp_path if with_dir else None)
-    with pytest.raises(OSError, match="broken"):
-        estimator.train(interrupted_input(OSError("broken"), 3))
-    assert ("Interrupted at step 3; saving." in caplog.messages) == with_dir
-
-
 def test_an_interruption_before_the_first_step_saves_nothing(tmp_path):
     estimator = make(tmp_path)
     with pytest.raises(OSError, match="broken"):
@@ -375,15 +316,6 @@ def test_a_loss_of_nan_keeps_the_older_checkpoint(tmp_path, with_dir):
     before = estimator.checkpoint
     with pytest.raises(NanLossDuringTrainingError, match="loss of step 7 is NaN"):
         estimator.train(nan_after(2))
-    assert_same_checkpoint(estimator.checkpoint, before)
-
-
-def test_an_interruption_behind_a_loss_of_nan_saves_nothing():
-    estimator = make().train(nan_after(4), steps=4)
-    before = estimator.checkpoint
-    hook = At(7, raising(KeyboardInterrupt()))  # runs before the check for NaN
-    with pytest.raises(KeyboardInterrupt):
-        estimator.train(nan_after(2), hooks=[hook])
     assert_same_checkpoint(estimator.checkpoint, before)
 
 
@@ -418,20 +350,3 @@ def test_modules_of_the_user_draw_from_the_run():
     input_fn = in_order()
     parts = make(model_fn=noisy_model_fn).train(input_fn, steps=4).train(input_fn)
     assert_same_checkpoint(parts.checkpoint, whole.checkpoint)
-
-
-def test_float64_networks():
-    def double_model_fn(features, labels, mode):
-        network = DNN(
-            nn.Linear(3, 4).double(), (5,), 1, dtype=torch.float64, dropout=0.5
-        )
-        return EstimatorSpec(
-            mode,
-            network=network,
-            loss=squared_loss,
-            predictions=lambda z: {"z": z},
-            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
-        )
-
-    estimator = make(model_fn=double_model_fn).train(table_fn())
-    assert next(estimator.predict(table_fn()))["z"].dtype == np.float64

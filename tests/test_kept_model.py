@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from skest import DNNClassifier, Estimator, RunConfig
+from skest import DNNClassifier, RunConfig
 from skest.exceptions import NotFittedError
 from skest.hooks import Hook
 from skest.inputs import numpy_input_fn
-from tests._models import model_fn, table_fn
 
 X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
 Y = (X[:, 0] > 0).astype(int)
@@ -34,14 +33,6 @@ def test_a_second_call_uses_the_model_of_the_first(model):
     network = network_of(model.estimator_)
     assert_array_equal(model.predict_proba(X), first)
     assert network_of(model.estimator_) is network
-
-
-def test_it_shares_the_memory_of_the_checkpoint():
-    model = DNNClassifier((4,), max_iter=2).fit(X, Y)
-    model.predict(X)
-    variables = model.estimator_.checkpoint.variables
-    for name, value in network_of(model.estimator_).state_dict().items():
-        assert value.data_ptr() == variables[name].data_ptr()
 
 
 def test_another_checkpoint_gives_another_model(model):
@@ -97,17 +88,3 @@ def test_threads_share_it(model):
         found = list(pool.map(lambda i: fresh.predict_proba(X[: i + 1]), range(20)))
     for one, other in zip(found, expected, strict=True):
         assert_array_equal(one, other)
-
-
-def test_a_model_function_of_the_users_is_called_every_time():
-    calls = []
-
-    def counted(features, labels, mode, params):
-        calls.append(mode)
-        return model_fn(features, labels, mode, params)
-
-    estimator = Estimator(counted).train(table_fn())
-    for _ in range(2):
-        list(estimator.predict(table_fn()))
-    assert calls == ["train", "infer", "infer"]
-    assert estimator._kept is None

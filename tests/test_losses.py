@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
-from torch import Tensor
 
 from skest import losses
 
@@ -97,23 +96,6 @@ def test_weights_broadcast_and_elements_are_counted() -> None:
     assert loss.dtype == torch.float64
 
 
-def test_loss_of_an_empty_batch_is_0() -> None:
-    assert losses.reduce_loss(torch.empty(0, 1)).item() == 0.0
-
-
 def test_unknown_reduction() -> None:
     with pytest.raises(ValueError, match=r"'reduction' must be one of.*'median'"):
         losses.reduce_loss(torch.ones(1), None, "median")
-
-
-def test_losses_keep_the_type_of_the_logits() -> None:
-    for dtype in [torch.float32, torch.float64]:
-        y, z = torch.ones(2, 1, dtype=dtype), torch.zeros(2, 1, dtype=dtype)
-        functions = [
-            losses.sigmoid_cross_entropy,
-            losses.squared_error,
-            losses.poisson_loss,
-        ]
-        functions += [losses.absolute_error, losses.huber_error, losses.quantile_error]
-        results: list[Tensor] = [function(y, z) for function in functions]
-        assert all(r.dtype == dtype and r.shape == z.shape for r in results)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from skest import Estimator, RunConfig
 from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import DirectoryStore
-from skest.hooks import CheckpointListener, StopAtStepHook
+from skest.hooks import StopAtStepHook
 from skest.inputs import ArrayDataset, Pipeline
 from tests import _forkserver
 from tests._models import (
@@ -157,14 +157,6 @@ def test_without_any_seed_the_checkpoint_knows_them(tmp_path, network, input_fn)
     assert_same_checkpoint(whole.checkpoint, again.checkpoint)
 
 
-def test_several_interruptions(tmp_path):
-    for step in (12, 13, 35, 36):
-        interrupt(make(tmp_path), INPUTS["pipeline"], step)
-    resumed = make(tmp_path).train(INPUTS["pipeline"], max_steps=N_STEPS)
-    whole = make().train(INPUTS["pipeline"], max_steps=N_STEPS)
-    assert_same_checkpoint(resumed.checkpoint, whole.checkpoint)
-
-
 def test_an_exception_saves_the_position_of_its_step(tmp_path):
     estimator = make(tmp_path, save=0)
     with pytest.raises(KilledError):
@@ -230,30 +222,6 @@ def test_a_finished_call_starts_its_input_anew(tmp_path, options, save):
     )
 
 
-class StopListener(CheckpointListener):
-    def after_save(self, run):
-        return run.global_step >= 28
-
-
-def test_a_listener_that_stops_finishes_the_call(tmp_path):
-    save, last = 7, 28
-    estimator = make(tmp_path, save=save)
-    estimator.train(INPUTS["table"], saving_listeners=[StopListener()], max_steps=90)
-    assert estimator.checkpoint.global_step == last
-    assert estimator.checkpoint.input_position is None
-
-
-def test_the_end_of_the_input_is_no_second_save_for_listeners(tmp_path):
-    calls = []
-
-    class Listener(CheckpointListener):
-        def after_save(self, run):
-            calls.append(run.global_step)
-
-    make(tmp_path, save=5).train(table_fn(num_epochs=2), saving_listeners=[Listener()])
-    assert calls == [0, 5, 10]
-
-
 def test_killed_behind_the_last_batch(tmp_path):
     input_fn = table_fn(num_epochs=2)  # 10 steps
     killed = make(tmp_path, save=5).train(input_fn)
@@ -275,15 +243,6 @@ def test_resume_input_is_a_setting(tmp_path):
     expected = losses(anew, INPUTS["table"], steps=20)
     estimator = make(tmp_path, resume=False)
     assert losses(estimator, INPUTS["table"], steps=20) == expected
-
-
-def test_a_checkpoint_that_is_set_belongs_to_no_run():
-    estimator, other = make(), make()
-    with pytest.raises(KilledError):
-        estimator.train(INPUTS["table"], [At(3, raising(KilledError()))])
-    assert estimator.checkpoint.input_position["batches"] == 3
-    other.checkpoint = estimator.checkpoint
-    assert other.checkpoint.input_position is None
 
 
 @pytest.mark.parametrize(
@@ -324,15 +283,6 @@ def test_evaluation_and_prediction_take_all_of_their_input(tmp_path, call):
         steps = Recorder()
         estimator.evaluate(table_fn(), hooks=[steps])
         assert len(steps.losses) == 5
-
-
-def test_an_iterator_stays_open_for_its_owner():
-    stream = (batch for batch in INPUTS["list"]())
-    estimator = make()
-    for _ in range(2):
-        estimator.train(lambda: stream, steps=3)
-    assert estimator.checkpoint.global_step == 6
-    assert next(stream) is not None
 
 
 def test_threads_end_with_the_call():

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,10 @@ from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
 from skest.optimizers.row_sparse import RowSparse
 
+_logger = logging.getLogger("skest")
+
 _HEADINGS = ("variable", "from", "copied", "new", "why not")
+_MOST_LISTED = 20
 
 
 class VariableReport(NamedTuple):
@@ -122,9 +125,6 @@ class WarmStartReport:
         return "\n".join([self.summary, *lines])
 
 
-_MOST_LISTED = 20
-
-
 class KnownChanges(NamedTuple):
     """What is known of variables that changed since the source was trained.
 
@@ -142,21 +142,6 @@ class KnownChanges(NamedTuple):
 
 #: Of a source that is no more than its variables.
 NOTHING_KNOWN = KnownChanges()
-
-
-class _Settings(Protocol):
-    """What of `skest.WarmStartSettings` counts here."""
-
-    @property
-    def vars_to_warm_start(self) -> str | Sequence[str] | None: ...
-    @property
-    def var_name_to_vocab_info(
-        self,
-    ) -> Mapping[str, VocabInfo | Sequence[VocabInfo]] | None: ...
-    @property
-    def var_name_to_prev_var_name(self) -> Mapping[str, str] | None: ...
-    @property
-    def known_changes(self) -> "KnownChanges": ...
 
 
 class _Transfer(NamedTuple):
@@ -179,7 +164,7 @@ class _Part(NamedTuple):
 def planned_transfers(
     variables: Mapping[str, Tensor],
     previous: Mapping[str, Tensor],
-    settings: _Settings,
+    settings: "WarmStartSettings",
     source: str,
 ) -> tuple[dict[str, Tensor], list[VariableReport]]:
     """Return the new values of variables, and a report about all of them.
@@ -256,7 +241,7 @@ def _selected(
 
 
 def _unknown_names(
-    settings: _Settings, variables: Mapping[str, Tensor], selected: set[str]
+    settings: "WarmStartSettings", variables: Mapping[str, Tensor], selected: set[str]
 ) -> list[str]:
     """Return which names in the dictionaries have no use."""
     problems = []
@@ -366,9 +351,6 @@ def _refusal(
     )
 
 
-_logger = logging.getLogger("skest")
-
-
 @dataclass(frozen=True)
 class WarmStartSettings:
     """Says which variables a training starts from, and where they are.
@@ -434,8 +416,7 @@ class WarmStartSettings:
         for name in ("vocab_info", "prev_var_name"):
             _check_mapping(f"var_name_to_{name}", getattr(self, f"var_name_to_{name}"))
         for name, infos in (self.var_name_to_vocab_info or {}).items():
-            several = infos if isinstance(infos, list | tuple) else [infos]
-            for info in several:
+            for info in infos if isinstance(infos, list | tuple) else [infos]:
                 if not isinstance(info, VocabInfo):
                     raise TypeError(
                         "'var_name_to_vocab_info' must have a VocabInfo or a list of "

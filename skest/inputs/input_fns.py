@@ -25,6 +25,14 @@ _NO_QUEUE = "leave it out: rows come from memory, without a queue"
 _INPUT_FN_ARGUMENTS = ("mode", "params", "config", "input_context")
 
 
+def _check_shuffle(shuffle: Any) -> None:
+    if not isinstance(shuffle, bool | np.bool_):
+        raise ValueError(
+            "'shuffle' must be True (training) or False (evaluation and prediction); "
+            f"got {shuffle!r}."
+        )
+
+
 @former_arguments(queue_capacity=_NO_QUEUE, num_threads=_NO_QUEUE)
 def numpy_input_fn(
     x: Any,
@@ -78,11 +86,7 @@ def numpy_input_fn(
     >>> [batch["x"].tolist() for batch in input_fn()]
     [[0, 1], [2]]
     """
-    if not isinstance(shuffle, bool | np.bool_):
-        raise ValueError(
-            "'shuffle' must be True (training) or False (evaluation and prediction); "
-            f"got {shuffle!r}."
-        )
+    _check_shuffle(shuffle)
 
     def input_fn(config: Any = None) -> ArrayDataset:
         run_seed = seed if config is None or seed is not None else config.random_seed
@@ -337,7 +341,7 @@ def parquet_input_fn(
         "parquet_input_fn",
         [fragment.path for fragment in fragments] or files,
         [_types(fragment) for fragment in fragments],
-        [Part(partial(_read, group, scan, None), _n_rows(group)) for group in groups],
+        [Part(partial(_read, group, scan), _n_rows(group)) for group in groups],
         "row group",
         batch_size=batch_size,
         columns=columns,
@@ -450,11 +454,7 @@ def _input_fn(
     prefetch: int,
 ) -> Callable[..., Pipeline]:
     """Check everything that can be checked before reading, and return the function."""
-    if not isinstance(shuffle, bool):
-        raise ValueError(
-            "'shuffle' must be True (training) or False (evaluation and prediction); "
-            f"got {shuffle!r}."
-        )
+    _check_shuffle(shuffle)
     check_integer(batch_size, "batch_size", owner, minimum=1)
     check_integer(shuffle_buffer, "shuffle_buffer", owner, minimum=1)
     check_integer(prefetch, "prefetch", owner, minimum=0)
@@ -581,13 +581,10 @@ def _check_schemas(
                 )
 
 
-def _read(
-    fragment: Any, scan: Any, schema: Any, columns: list[str], n_rows: int
-) -> Iterator[Any]:
+def _read(fragment: Any, scan: Any, columns: list[str], n_rows: int) -> Iterator[Any]:
     """Yield record batches of a fragment; little is read ahead, to save memory."""
     try:
         yield from fragment.to_batches(
-            schema=schema,
             columns=columns,
             batch_size=n_rows,
             batch_readahead=1,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from benchmarks.aims import AIMS, PRODUCTS, Aim, found, table
+from benchmarks.aims import AIMS, Aim, found, table
 from benchmarks.suites.order import SUITES
 
 
@@ -25,12 +25,6 @@ def test_what_was_found_is_the_median_of_rounds(more_is_better, ratio):
     assert found(aim, run) == [("batch 128", ratio)]
 
 
-def test_what_was_not_measured():
-    aim = Aim("dense", "batch 128", "skest", "skorch", 1.8)
-    assert found(aim, results(skest=[1])) == [("batch 128", None)]
-    assert found(Aim("linear", "", "skest", "skorch", 1.8), results(skest=[1])) == []
-
-
 def test_what_was_missed_is_said():
     values = {"skest, auto": [4.0], "skorch": [1.0], "PyTorch by hand": [2.0]}
     lines = table(results(**values)).splitlines()
@@ -39,13 +33,6 @@ def test_what_was_missed_is_said():
         in lines
     )
     assert "| dense, batch 128 | skest, auto / skorch | 8 | 4.00 | missed |  |" in lines
-
-
-def test_what_the_matrix_products_alone_would_reach():
-    run = results(**{"skest, auto": [4.0], "skorch": [1.0]})
-    run[0]["cases"][0]["bounds"] = {PRODUCTS: [6.0]}
-    row = "| dense, batch 128 | skest, auto / skorch | 8 | 4.00 | missed | 6.00 |"
-    assert row in table(run).splitlines()
 
 
 def test_aims_are_of_suites():

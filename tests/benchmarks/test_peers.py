@@ -79,8 +79,3 @@ def test_errors(folder):
         RuntimeError, match=r"'old' needs Python 2\.6, .* no python2\.6"
     ):
         peers.Environment("old", python="2.6").interpreter()
-
-
-def test_environments_are_kept_in_the_checkout(monkeypatch):
-    monkeypatch.delenv("SKEST_BENCH_ENVS")
-    assert peers.TENSORFLOW.folder.parent.name == ".bench"

@@ -30,14 +30,6 @@ def test_models_are_compared_seed_by_seed():
     assert quality_page.mean_ratio({"t": found}, "one", "other") == pytest.approx(4 / 6)
 
 
-def test_equal_losses_share_a_rank():
-    assert quality_page.ranks({"a": 0.2, "b": 0.1, "c": 0.2}) == {
-        "a": 2.5,
-        "b": 1,
-        "c": 2.5,
-    }
-
-
 def test_what_was_not_reached_is_said():
     tables = {
         "good": results(skest=[1.0, 1.1], boosting=[1.0, 1.2], linear=[2.0, 2.0]),
@@ -62,12 +54,6 @@ def test_scores_of_a_task():
     ]:
         own = scores(task, np.array(y), np.array(predicted), ["a", "b"])
         assert {name: own[name] for name in found} == pytest.approx(found)
-
-
-def test_the_seed_moves_the_split():
-    first, second = (TABLES["iris"].split(seed, n_rows=30) for seed in (0, 1))
-    assert len(first.X) == len(first.X_test) == 30
-    assert not np.array_equal(first.X.index, second.X.index)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data")

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu, machine, plots, report, run
-from benchmarks.busy import busy
+from benchmarks import gpu, report, run
 from benchmarks.contenders import in_their_own
 from benchmarks.measure import (
     CLOCKS,
@@ -88,30 +87,6 @@ def test_work_of_the_gpu_on_the_cpu(suite):
                 assert contender.measure(TINY) > 0
 
 
-def test_the_page_of_a_gpu_names_it_and_the_number_of_fits(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    run = {"command": "c", "date": "d", "commit": "e", "machine": "m", "clock": "wall"}
-    case = {
-        "name": "batch 8",
-        "values": {"by hand": [1.0], "skest": [2.0]},
-        "notes": {},
-    }
-    result = {
-        "title": "Training",
-        "text": "A fit.",
-        "unit": "examples/s",
-        "more_is_better": True,
-        "cases": [case],
-        "run": {**run, "versions": {"torch": "2"}, "missing": {}},
-    }
-    text = gpu.page([result])
-    assert "| skest | **2** (2.00) |" in text
-    assert "a figure is of one fit." in text
-    assert "- a GPU\n- `c`, d, commit e: m; torch 2." in text
-    case["values"] = {"by hand": [1.0, 2.0, 3.0]}
-    assert "a figure is the median of 3 fits." in gpu.page([result])
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu(capsys):
     assert gpu.main([]) == 2
@@ -148,13 +123,6 @@ def test_a_measurement_lasts_two_seconds(monkeypatch, size, calls, n_made):
     seconds = Timed(lambda: made.append(1), calls=calls).measure(Settings(size))
     assert len(made) == n_made
     assert seconds == pytest.approx(0.4)
-
-
-def test_threads_are_those_of_the_contender_and_restored():
-    seen = []
-    Timed(lambda: seen.append(torch.get_num_threads()), n_threads=2).measure(TINY)
-    assert seen == [2]
-    assert torch.get_num_threads() == 1
 
 
 def test_contenders_that_do_not_get_there_are_absent():
@@ -216,16 +184,6 @@ def test_table():
         ]
 
 
-def test_a_bound_is_no_contender():
-    contenders = {"first": Timed(lambda: None), "second": Timed(lambda: None)}
-    bounds = {"part": Timed(lambda: None)}
-    case = Case("case", contenders, n_rounds=1, bounds=bounds)
-    suite = Suite("s", "S", "", "s", False, lambda settings: [case])
-    (result,) = measured(suite, TINY)["cases"]
-    assert list(result["values"]) == ["first", "second"]
-    assert list(result["bounds"]) == ["part"]
-
-
 def test_a_bound_is_never_the_best_of_a_table():
     result = make_result()
     result["cases"][0]["bounds"] = {"part": [40.0, 60.0, 100.0]}
@@ -248,19 +206,6 @@ def test_page_and_plots(tmp_path):
     before = (folder / "dense.svg").read_bytes()
     report.write(folder)
     assert (folder / "dense.svg").read_bytes() == before
-
-
-def test_lines_where_cases_have_a_position(tmp_path):
-    result = make_result() | {"x_label": "rows"}
-    case = result["cases"][0]
-    result["cases"] = [{**case, "x": 1}, {**case, "x": 10}]
-    plots.draw(result, tmp_path / "plot.svg")
-    assert "rows" in (tmp_path / "plot.svg").read_text()
-
-
-def test_numbers():
-    for value, text in [(123_456, "123,000"), (0.012345, "0.0123")]:
-        assert report.number(value) == text
 
 
 @pytest.mark.skipif(not report.FOLDER.exists(), reason="tests run outside a checkout")
@@ -293,32 +238,3 @@ def test_cases_are_chosen_by_how_their_names_begin():
     assert [case["name"] for case in found] == list(names[:3])
     found = measured(suite, TINY, run.parse([]).cases)["cases"]
     assert [case["name"] for case in found] == list(names)
-
-
-def test_busy_processes_end():
-    with busy(1):
-        pass
-
-
-def test_machine():
-    assert "cores" in machine.machine()
-    assert machine.versions()["torch"] == torch.__version__
-
-
-def test_beside_a_busy_process_all_rounds_of_the_trainings():
-    given = run.parse(["--busy"])
-    assert list(given.only) == ["dense", "wide_deep"]
-    assert not given.quick
-    assert given.peers
-    assert run.parse(["--busy", "--only", "linear"]).only == ["linear"]
-    assert run.parse([]).only == list(SUITES)
-
-
-def test_wide_and_deep_has_the_sizes_of_batches_of_the_dense_suite(monkeypatch):
-    monkeypatch.setattr("benchmarks.suites.wide_deep.tables.mixed", lambda n: None)
-    monkeypatch.setattr("benchmarks.suites.wide_deep.tables.mixed_labels", lambda x: x)
-    dense, wide_deep = (
-        {case.x for case in SUITES[name].cases(Settings())}
-        for name in ("dense", "wide_deep")
-    )
-    assert dense <= wide_deep - {None}

@@ -7,7 +7,7 @@ from skest import export
 pytest.importorskip("onnxruntime")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_benchmark_runs(capsys, monkeypatch, tmp_path):
     page = tmp_path / "page.md"
     page.write_text(f"Before.\n{serve.START}\nformer\n{serve.END}\nBehind.\n")

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """LinearSDCA in the core Estimator: ids, checkpoints, and what it refuses."""
 
-import copy
-import dataclasses
 from functools import partial
 
 import numpy as np
@@ -113,16 +111,6 @@ def after(input_fn, n_batches):
     return rest
 
 
-def test_the_kind_of_ids_does_not_matter():
-    trained = [
-        weights(estimator().train(batches(*table(ids)), steps=12))
-        for ids in IDS.values()
-    ]
-    for other in trained[1:]:
-        for name, value in trained[0].items():
-            assert torch.equal(value, other[name])
-
-
 def test_the_dual_of_an_example_is_found_again():
     """With new ids in every epoch, the weights would never settle."""
     features, labels = table()
@@ -172,16 +160,6 @@ def test_regression_minimises_half_the_squared_error():
     exact = np.linalg.solve(design.T @ design + 9.0 * np.eye(3), design.T @ labels)
     got = [weights(model)[name].numpy().ravel() for name in ("bias", "x_weights")]
     np.testing.assert_allclose(np.concatenate(got), exact, atol=1e-7)
-
-
-def test_settings_are_values():
-    settings = LinearSDCA("id", l1=0.5)
-    assert repr(settings) == "LinearSDCA(example_id_column='id', l1=0.5, l2=1.0)"
-    assert settings == LinearSDCA("id", 0.5) == copy.deepcopy(settings)
-    assert hash(settings) == hash(LinearSDCA("id", 0.5))
-    assert settings != LinearSDCA("id")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        settings.l1 = 1.0
 
 
 def test_wrong_settings():
@@ -247,10 +225,3 @@ def test_wrong_ids():
     ]:
         with pytest.raises(ValueError, match=match):
             estimator().train(batches(*table(ids)), steps=1)
-
-
-def test_a_later_batch_without_ids():
-    features, labels = table()
-    without = {k: v for k, v in features.items() if k != "id"}
-    with pytest.raises(ValueError, match="example id column 'id'"):
-        estimator().train(lambda: [(features, labels), (without, labels)])

@@ -8,26 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.optim import lr_scheduler
 
 from skest.checkpoints.checkpoint import Checkpoint, load_variables
-from skest.checkpoints.format import check_shard, gathered_rows, shard_length
+from skest.checkpoints.format import gathered_rows, shard_length
 from skest.checkpoints.store import DirectoryStore
 from skest.core.random import RunRandom
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizers import make_optimizer
 from tests._models import assert_same_checkpoint
-
-
-def test_variables_are_loaded():
-    network = nn.Linear(2, 3)
-    variables = {
-        "weight": torch.ones(3, 2),
-        "bias": torch.arange(3, dtype=torch.float64),
-    }
-    load_variables(network, variables)
-    assert torch.equal(network.weight, torch.ones(3, 2))
-    assert network.bias.tolist() == [0.0, 1.0, 2.0]
 
 
 def test_all_differences_are_listed_and_nothing_is_loaded():
@@ -90,17 +78,6 @@ def test_another_number_of_optimizers_is_refused(n_optimizers):
     checkpoint.restore(network)  # prediction has none
 
 
-def test_a_scheduler_whose_state_is_no_json_is_refused():
-    network = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.4)
-    scheduler = lr_scheduler.StepLR(optimizer, 1)
-    scheduler.memory = {1, 2}
-    with pytest.raises(
-        TypeError, match=r"The state of StepLR can't be saved as JSON.*set"
-    ):
-        state_of(network, optimizer, scheduler)
-
-
 # Rows of tables in shards
 
 SHARDS = st.integers(1, 9)
@@ -120,12 +97,6 @@ def test_shards_of_one_number_become_those_of_another(n_rows, n, m):
     assert torch.equal(gathered_rows(again, n_rows), table)
 
 
-def test_the_result_shares_no_memory():
-    table = torch.zeros(4, 2)
-    gathered_rows([table], 4).fill_(1)
-    assert not table.any()
-
-
 def test_shards_that_do_not_fit_are_refused():
     for changed, message in [
         (
@@ -138,9 +109,3 @@ def test_shards_that_do_not_fit_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             gathered_rows([torch.zeros(3, 2), changed], 5)
-
-
-def test_one_shard_can_be_checked_alone():
-    check_shard(torch.zeros(2, 3), 5, 1, 2)
-    with pytest.raises(ValueError, match="should have 3 of them"):
-        check_shard(torch.zeros(2, 3), 5, 0, 2)

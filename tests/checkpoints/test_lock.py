@@ -61,12 +61,6 @@ def test_only_training_takes_it(tmp_path):
             estimator.train(table_fn(), max_steps=6)
 
 
-def test_another_directory_and_memory_are_free(tmp_path):
-    with training_lock(tmp_path / "a"):
-        Estimator(model_fn, tmp_path / "b").train(table_fn())
-        Estimator(model_fn, config=RunConfig()).train(table_fn())
-
-
 def test_what_a_killed_process_left_is_no_lock(tmp_path, caplog):
     (tmp_path / "training.json").write_text('{"pid": 123, "host": "there"}')
     with caplog.at_level(logging.WARNING, "skest"), training_lock(tmp_path):
@@ -90,20 +84,6 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
         estimator = Estimator(model_fn, tmp_path).train(table_fn())
     assert estimator.checkpoint.global_step == 5
     assert "can't be locked (No locks available): take care" in caplog.text
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_process_that_leaves_the_context_releases_nothing(tmp_path):
-    lock = training_lock(tmp_path)
-    with lock:
-        child = os.fork()
-        if child == 0:
-            lock.__exit__(None, None, None)
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert owner(tmp_path)["pid"] == os.getpid()
-        with pytest.raises(ModelDirInUseError), training_lock(tmp_path):
-            pass
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows keeps files that are open")

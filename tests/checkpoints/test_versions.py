@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from skest.checkpoints.versions import list_versions, remove_old_versions, write_version
-from tests._models import FakeClock, raising
+from tests._models import FakeClock
 
 
 def write(directory):
@@ -74,25 +73,6 @@ def test_a_number_that_another_process_took_meanwhile(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rename", racing)
     assert write_version(tmp_path, write, FakeClock(5)).name == "7"
     assert names(tmp_path) == ["5", "6", "7"]
-
-
-def test_a_failing_disk_is_no_race(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "rename", raising(OSError(5, "Input/output error")))
-    with pytest.raises(OSError, match="Input/output error"):
-        write_version(tmp_path, write)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_threads_get_versions_of_their_own(tmp_path):
-    threads = [
-        threading.Thread(target=write_version, args=(tmp_path, write, FakeClock(5)))
-        for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert names(tmp_path) == [str(i) for i in range(5, 13)]
 
 
 @pytest.mark.parametrize(("keep", "left"), [(1, ["4"]), (2, ["3", "4"]), (9, None)])

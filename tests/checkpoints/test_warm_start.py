@@ -17,14 +17,12 @@ from skest import (
     TrainSpec,
     VocabInfo,
     WarmStartSettings,
-    add_metrics,
     train_and_evaluate,
 )
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.warm_start import warm_start
 from skest.exceptions import CheckpointMismatchError, NotFittedError
-from skest.optimizers import make_optimizer
-from tests._models import At, linear, model_fn, raising, table_fn
+from tests._models import model_fn, table_fn
 
 FROZEN = {"lr": 1e-12}  # a step with it changes nothing that counts
 
@@ -88,13 +86,6 @@ def test_an_estimator_without_a_checkpoint():
         train(Estimator(model_fn))
 
 
-def test_what_is_no_source():
-    with pytest.raises(TypeError, match="must be a directory, .* got int"):
-        Estimator(model_fn, warm_start_from=3)
-    with pytest.raises(TypeError, match="'ckpt_to_initialize_from' .* got None"):
-        WarmStartSettings(None)
-
-
 # When
 
 
@@ -135,12 +126,6 @@ def test_train_and_evaluate_starts_warm_once(tmp_path, trained):
     assert again.warm_start_report is None
 
 
-def test_added_metrics_keep_the_settings(trained):
-    cold = Estimator(model_fn, params=FROZEN, warm_start_from=trained)
-    new = add_metrics(cold, lambda labels: {})
-    assert_started_from(new.train(table_fn(), steps=1), trained)
-
-
 # What
 
 
@@ -172,14 +157,6 @@ def test_selection(trained, wanted, expected):
             assert report.not_warm_started[name] == "not selected"
 
 
-def test_a_name_does_not_select_those_that_begin_with_it():
-    network = nn.ModuleDict({"a": nn.Linear(1, 1), "ab": nn.Linear(1, 1)})
-    old = Checkpoint.capture(copy.deepcopy(network), 0)
-    names = ["a.weight", "ab"]
-    report = warm_start(network, [], WarmStartSettings(old, names))
-    assert report.warm_started == ["a.weight", "ab.weight", "ab.bias"]
-
-
 def test_a_variable_of_another_name(trained):
     weight, bias = (trained.checkpoint.variables[n] for n in ("weight", "bias"))
     old = Checkpoint(9, {"kernel": weight, "bias": bias})
@@ -189,40 +166,7 @@ def test_a_variable_of_another_name(trained):
     assert "weight    kernel       1    0" in str(new.warm_start_report)
 
 
-def test_buffers_are_variables(trained):
-    params = {"network": "batch_norm"}
-    old = Estimator(model_fn, params=params).train(table_fn())
-    new = Estimator(model_fn, params={**params, **FROZEN}, warm_start_from=old)
-    saved = []
-    hook = At(1, lambda run: saved.append(run.start_step))
-    new.train(table_fn(), [hook], steps=1)
-    assert set(new.warm_start_report.warm_started) == set(old.checkpoint.variables)
-
-
-def test_types_and_memory_of_the_source_stay_its_own(trained):
-    doubles = {n: v.double() for n, v in trained.checkpoint.variables.items()}
-    before = copy.deepcopy(doubles)
-    new = train(Checkpoint(0, doubles), params={"lr": 0.5})
-    assert new.checkpoint.variables["weight"].dtype == torch.float32
-    torch.testing.assert_close(doubles, before, rtol=0, atol=0)
-
-
 # Vocabularies
-
-
-def test_rows_and_columns_at_once():
-    network = nn.ParameterDict({"table": nn.Parameter(torch.full((3, 2), 9.0))})
-    old = {"table": torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])}
-    infos = [
-        VocabInfo(["c", "d", "a"], 3, 0, ["a", "b", "c"]),
-        VocabInfo(["y", "z"], 2, 0, ["x", "y"], axis=1),
-    ]
-    settings = WarmStartSettings(
-        Checkpoint(0, old), None, var_name_to_vocab_info={"table": infos}
-    )
-    report = warm_start(network, [], settings)
-    assert network["table"].tolist() == [[6, 0], [0, 0], [2, 0]]
-    assert report.variables[0][2:] == (2, 1, "not in the source, columns: 1 of 2")
 
 
 ROWS = VocabInfo(["a", "b"], 2, 0, ["b"], backup_initializer=nn.init.ones_)
@@ -245,23 +189,6 @@ def test_every_axis_has_its_own_initializer():
             if first == "rows"
             else (2, 1, "not in the source, rows: 1 of 2")
         )
-
-
-def test_nothing_is_copied_if_an_axis_is_new_as_a_whole():
-    for rows, reason in [
-        ("ab", "columns not in the source"),
-        ("ac", "not in the source, columns not in the source"),
-    ]:
-        network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 2))})
-        old = Checkpoint(0, {"table": torch.ones(2, 2)})
-        infos = [
-            VocabInfo([*rows], 2, 0, ["a", "b"]),
-            VocabInfo(["x", "y"], 2, 0, ["p", "q"], axis=1),
-        ]
-        report = warm_start(network, [], WarmStartSettings(old, None, {"table": infos}))
-        assert network["table"].tolist() == [[0, 0], [0, 0]]
-        assert report.variables[0] == ("table", None, 0, 2, reason)
-        assert report.warm_started == []
 
 
 def test_what_fills_new_rows():
@@ -312,21 +239,6 @@ def test_one_list_of_all_that_does_not_fit():
     torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
 
 
-def test_a_previous_name_without_use(trained):
-    settings = WarmStartSettings(
-        trained, ["bias"], var_name_to_prev_var_name={"weight": "weight"}
-    )
-    with pytest.raises(CheckpointMismatchError, match="'weight' is not selected"):
-        train(settings)
-
-
-def test_axes_that_a_variable_does_not_have(trained):
-    info = VocabInfo(["a"], 1, 0, ["a"], axis=1)
-    settings = WarmStartSettings(trained, None, {"bias": info})
-    with pytest.raises(CheckpointMismatchError, match=r"bias: the axes \[1\]"):
-        train(settings)
-
-
 def test_wrong_settings():
     for arguments, error, match in [
         ({"vars_to_warm_start": "("}, ValueError, r"'\(', which is no regular expr"),
@@ -344,14 +256,6 @@ def test_wrong_settings():
             WarmStartSettings("somewhere", **arguments)
 
 
-def test_nothing_is_written_when_a_warm_start_is_refused(tmp_path):
-    old = Checkpoint(0, {"weight": torch.zeros(1)})
-    new = Estimator(model_fn, tmp_path / "new", warm_start_from=old)
-    with pytest.raises(CheckpointMismatchError):
-        new.train(table_fn(), [At(1, raising(AssertionError))])
-    assert new.latest_checkpoint() is None
-
-
 # Optimizers
 
 
@@ -364,21 +268,7 @@ def test_warm_weights_survive_the_first_step(optimizer, trained):
         )
 
 
-def test_slots_start_anew():
-    network = linear()
-    adam = make_optimizer("adam", network.parameters(), 0.1)
-    warm_start(network, [adam], WarmStartSettings(Checkpoint.capture(linear(), 5)))
-    assert not adam.state
-
-
 # Report and pickle
-
-
-def test_the_report_is_logged(caplog, trained):
-    with caplog.at_level(logging.INFO, "skest"):
-        train(trained)
-    (line,) = [r.getMessage() for r in caplog.records if "Warm start" in r.getMessage()]
-    assert line == f"Warm start from {trained!r}: 2 of 2 variables."
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,6 @@ def test_a_cluster():
     assert eval(repr(CLUSTER)) == CLUSTER
 
 
-def test_clusters_are_values():
-    same = ClusterSpec(dict(reversed(JOBS.items())))
-    assert same == CLUSTER != ClusterSpec({"chief": ["c0:1"]})
-    assert hash(same) == hash(CLUSTER)
-    assert pickle.loads(pickle.dumps(CLUSTER)) == copy.deepcopy(CLUSTER) == CLUSTER
-    CLUSTER.as_dict()["ps"].append("p2:7")
-    CLUSTER.job_tasks("ps").append("p2:7")
-    assert CLUSTER.num_tasks("ps") == 2
-
-
 def test_evaluators_are_outside_and_empty_jobs_are_none():
     cluster = ClusterSpec({**JOBS, "evaluator": ["e0:1"], "helper": []})
     assert cluster == CLUSTER
@@ -126,15 +116,6 @@ def test_properties_of_a_task():
         )
         assert pickle.loads(pickle.dumps(task)) == task
         assert hash(task) == hash(copy.deepcopy(task))
-
-
-def test_global_ids_number_all_tasks():
-    ids = [
-        TaskConfig(job, index, CLUSTER).global_id_in_cluster
-        for job in CLUSTER.jobs
-        for index in range(CLUSTER.num_tasks(job))
-    ]
-    assert ids == list(range(5))
 
 
 def test_wrong_tasks_are_refused():
@@ -271,14 +252,6 @@ def test_json_of_any_shape_is_a_task_or_a_clear_error(config):
         assert isinstance(task, TaskConfig)
 
 
-@given(st.text(max_size=20))
-def test_text_that_is_no_json(text):
-    try:
-        assert isinstance(from_json(text), TaskConfig)
-    except (ValueError, TypeError) as error:
-        assert "SKEST_CONFIG must" in str(error)
-
-
 # torchrun and SLURM
 
 
@@ -321,13 +294,6 @@ def test_torchrun_without_parameter_servers():
     tasks, cluster = tasks_of(torchrun(rank, 3) for rank in range(3))
     assert tasks == [("chief", 0, None), ("worker", 0, None), ("worker", 1, None)]
     assert cluster.as_dict() == {"chief": [""], "worker": ["", ""]}
-
-
-def test_torchrun_on_ipv6():
-    task = task_from_env(torchrun(0, 1, MASTER_ADDR="::1", SKEST_PORT="7"))
-    assert task.cluster.job_tasks("chief") == ["[::1]:7"]
-    assert task.is_chief
-    assert task.master == ""
 
 
 SLURM = {
@@ -428,23 +394,3 @@ def test_variables_of_any_kind_are_a_task_or_a_clear_error(environ):
         assert " must " in str(error) or "--distribution=block" in str(error)
     else:
         assert isinstance(task, TaskConfig)
-
-
-@given(st.integers(1, 12), st.integers(0, 11), st.integers(1, 4))
-def test_the_tasks_of_a_slurm_job_are_all_different(n_tasks, num_ps, n_nodes):
-    num_ps = min(num_ps, n_tasks - 1)
-    environ = {
-        "SLURM_NTASKS": str(n_tasks),
-        "SLURM_JOB_NODELIST": f"n[1-{n_nodes}]",
-        "SKEST_NUM_PS": str(num_ps),
-    }
-    if n_tasks == 1:
-        return
-    tasks = [
-        task_from_env({**environ, "SLURM_PROCID": str(rank)}) for rank in range(n_tasks)
-    ]
-    assert len({task.cluster for task in tasks}) == 1
-    assert len({task.global_id_in_cluster for task in tasks}) == n_tasks
-    assert len({task.master for task in tasks}) == n_tasks
-    assert sum(task.is_chief for task in tasks) == 1
-    assert tasks[0].num_ps_replicas == num_ps

@@ -57,17 +57,6 @@ def test_a_list_of_nodes_is_expanded_as_by_another_expander(text):
     assert expand_nodes(text) == by_characters(text)
 
 
-def test_lists_of_nodes():
-    for text, expected in [
-        ("localhost", ["localhost"]),
-        ("n[9-11]", ["n9", "n10", "n11"]),
-        ("n[009-010]-ib", ["n009-ib", "n010-ib"]),
-        ("r[1-2]n[1,3]", ["r1n1", "r1n3", "r2n1", "r2n3"]),
-        ("a1,b[2-3],c.d.org", ["a1", "b2", "b3", "c.d.org"]),
-    ]:
-        assert expand_nodes(text) == expected
-
-
 def test_other_texts_are_refused():
     for text, message in [
         ("", "must be names with ranges in brackets.*got ''"),

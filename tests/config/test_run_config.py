@@ -157,14 +157,6 @@ def test_replace_checks_names_and_values():
         RunConfig().replace(num_threads=0)
 
 
-def test_resume_input_is_a_bool():
-    for value in [None, 1, "yes"]:
-        with pytest.raises(
-            TypeError, match="'resume_input' must be True or False; got"
-        ):
-            RunConfig(resume_input=value)
-
-
 def test_the_environment_is_read_when_the_object_is_made(monkeypatch):
     before = RunConfig()
     monkeypatch.setenv("SKEST_CONFIG", '{"task": {"type": "evaluator", "index": 2}}')

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import signal
-import threading
 
 import numpy as np
 import pytest
 
-from skest import DNNClassifier, Estimator, LinearRegressor, RunConfig
-from skest.feature_columns import numeric_column
+from skest import DNNClassifier, Estimator, RunConfig
 from skest.hooks import EarlyStoppingHook, Hook
 from tests._models import (
     At,
     Recorder,
     assert_same_checkpoint,
-    batches,
     model_fn,
     raising,
     table_fn,
@@ -54,20 +51,6 @@ def test_forked_processes_stay():
     assert statuses == [7]
 
 
-def test_other_threads_change_nothing():
-    handlers = []
-
-    def train():
-        hook = At(1, lambda run: handlers.append(signal.getsignal(signal.SIGINT)))
-        Estimator(model_fn).train(table_fn(), [hook])
-
-    before = signal.getsignal(signal.SIGINT)
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
-    assert handlers == [before]
-
-
 @pytest.mark.parametrize("with_dir", [False, True])
 def test_training_returns_at_a_whole_step_and_goes_on(tmp_path, with_dir):
     """Three steps, Ctrl-C and two steps are five steps, bit for bit."""
@@ -94,14 +77,6 @@ def test_fit_returns_what_it_has_learned():
         classifier.fit(x, x[:, 0] > 0)
     assert (classifier.n_steps_, classifier.n_iter_) == (13, 2)
     assert classifier.predict(x).shape == (100,)
-
-
-def test_train_of_a_stream_warns():
-    columns = [numeric_column("x", shape=3)]
-    model = LinearRegressor(feature_columns=columns, hooks=[At(2, ctrl_c)])
-    with pytest.warns(UserWarning, match="LinearRegressor was interrupted .* 2 steps"):
-        model.train(lambda: [({"x": x}, y) for x, y in batches()])
-    assert model.n_steps_ == 2
 
 
 def test_the_second_ctrl_c_saves_and_raises(tmp_path):

@@ -67,12 +67,6 @@ def test_tensors():
             assert torch.equal(back, tensor)
 
 
-def test_arrays_that_must_not_be_written_to():
-    plain = to_plain(torch.ones(3))
-    plain["array"].flags.writeable = False
-    assert from_plain(plain).tolist() == [1, 1, 1]
-
-
 def test_objects_of_skest():
     column = fc.embedding_column(fc.categorical_column_with_hash_bucket("k", 5), 2)
     scale = TargetScale.none(2)
@@ -87,20 +81,6 @@ def test_objects_of_skest():
     assert checkpoint_back.global_step == 3
     assert torch.equal(checkpoint_back.variables["w"], torch.ones(2))
     assert repr(head_back) == repr(head)
-
-
-def test_what_is_shared_stays_shared():
-    column = fc.numeric_column("x")
-    first, second = from_plain(to_plain([column, {"again": column}]))
-    assert second["again"] is first is not column
-
-
-def test_what_is_not_of_skest_stays():
-    def own(x):
-        return x
-
-    plain = to_plain({"activation": own, "optimizer": torch.optim.Adam})
-    assert plain == {"activation": own, "optimizer": torch.optim.Adam}
 
 
 def test_only_classes_of_skest_are_made():

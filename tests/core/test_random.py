@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from skest.core.random import RunRandom, draws_from_global_generator, seed_sequence
-from skest.networks import DNN, Dropout
+from skest.core.random import RunRandom, draws_from_global_generator
+from skest.networks import DNN
 from tests._models import squared_loss
 
 
@@ -47,13 +47,6 @@ def test_streams_differ():
     assert not torch.equal(lent(RunRandom(None)), lent(RunRandom(None)))
 
 
-def test_the_lent_stream_goes_on():
-    with (random := RunRandom(5)).as_global():
-        whole = torch.rand(6)
-    random = RunRandom(5)
-    assert torch.equal(torch.cat([lent(random), lent(random)]), whole)
-
-
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_caller_gets_the_global_generator_back(fails):
     torch.manual_seed(3)
@@ -90,23 +83,6 @@ def test_the_state_is_current_while_it_is_lent():
     assert torch.equal(lent(other), expected)
 
 
-def test_a_state_of_another_kind_of_device_is_left_out():
-    state = RunRandom(0).state_dict()
-    random = RunRandom(1)
-    random.load_state_dict({**state, "generator": state["generator"][:16]})
-    assert torch.equal(
-        torch.rand(2, generator=random.generator),
-        torch.rand(2, generator=RunRandom(1).generator),
-    )
-
-
-def test_children_of_a_seed():
-    states = [seed_sequence(1, *key).generate_state(1)[0] for key in [(), (0,), (1,)]]
-    assert len(set(states)) == 3
-    assert seed_sequence(1, 0).generate_state(1)[0] == states[1]
-    assert isinstance(seed_sequence(None).entropy, int)
-
-
 def test_what_may_draw_from_the_global_generator():
     for network, others, draws in [
         (nn.Linear(2, 1), (), False),
@@ -128,24 +104,6 @@ def test_what_may_draw_from_the_global_generator():
         ),
     ]:
         assert draws_from_global_generator(network, *others) == draws
-
-
-def test_attach_gives_the_generator_to_those_that_take_one():
-    random, gan, dropout = RunRandom(0), Gan(), Dropout(0.5)
-    inner = gan.generator
-    with random.attach(nn.Sequential(gan, dropout)):
-        pass
-    assert dropout.generator is random.generator
-    assert gan.generator is inner
-
-
-def test_attach_lends_only_if_it_must():
-    network, before = nn.Linear(2, 1), torch.get_rng_state()
-    with RunRandom(0).attach(network):
-        assert torch.equal(torch.get_rng_state(), before)
-    with RunRandom(0).attach(nn.Dropout(0.5)):
-        assert not torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_threads_do_not_mix_their_streams():

@@ -2,7 +2,6 @@
 import multiprocessing
 import os
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +9,6 @@ import torch
 from torch import nn
 
 from skest import DNNRegressor, Estimator, RunConfig
-from skest.adapters.features import ARRAY_KEY
-from skest.adapters.fit import core_on_cpu
 from skest.core.resources import (
     FLOP_PER_THREAD,
     IntraOpThreads,
@@ -21,7 +18,7 @@ from skest.core.resources import (
 )
 from skest.distributed import SharedMemory
 from tests import _forkserver
-from tests._models import At, model_fn, raising, table_fn
+from tests._models import At, model_fn, table_fn
 
 
 @pytest.fixture(autouse=True)
@@ -46,24 +43,6 @@ def test_shared_memory_is_that_of_the_cpu(monkeypatch):
     assert estimator._builder.device == torch.device("cpu")
 
 
-@pytest.mark.parametrize(
-    ("strategy", "dtype"), [(SharedMemory(num_workers=2), "float64"), (None, "float32")]
-)
-def test_numbers_are_as_exact_as_on_the_device_of_the_training(
-    strategy, dtype, monkeypatch
-):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    model = DNNRegressor(config=RunConfig(train_distribute=strategy))
-    assert model._choose_dtype({ARRAY_KEY: np.zeros((2, 1))}) == dtype
-
-
-def test_a_model_on_the_cpu_needs_no_other_to_be_exported(monkeypatch):
-    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
-    core = Estimator(lambda features, labels, mode: None, config=config)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert core_on_cpu(SimpleNamespace(estimator_=core)) is core
-
-
 def test_unknown_devices_are_refused():
     for device in ["gpu", "", 3.5, None]:
         with pytest.raises(ValueError, match="'device' must be"):
@@ -85,13 +64,6 @@ def test_threads_grow_with_the_work_of_a_step():
             rows = round(work * FLOP_PER_THREAD / (2 * passes * n_parameters) + 0.5)
             rows = rows if work else 0
             assert threads_for(dense_size(network), rows, passes=passes) == threads
-
-
-def test_row_tables_cost_nothing():
-    table = nn.Embedding(1_000_000, 8)
-    assert dense_size(table) == 8_000_000
-    table.weight.is_row_table = True
-    assert dense_size(table) == 0
 
 
 def test_threads_are_set_for_a_while():
@@ -151,21 +123,6 @@ def test_overlapping_threads_get_the_callers_setting_back(first_to_leave):
     assert found["later"] == 3
 
 
-def test_a_thread_keeps_a_setting_of_its_own():
-    found = {}
-
-    def other():
-        torch.set_num_threads(2)
-        with IntraOpThreads.limited_to(8, wanted="auto"):
-            found["inside"] = torch.get_num_threads()
-        found["outside"] = torch.get_num_threads()
-
-    with IntraOpThreads.limited_to(1, wanted="auto"):
-        in_thread(other).join()
-    assert found == {"inside": 2, "outside": 2}
-    assert torch.get_num_threads() == 3
-
-
 @pytest.mark.parametrize(("num_threads", "expected"), [("auto", 1), (4, 4)])
 def test_training_runs_with_the_threads_it_needs(num_threads, expected):
     seen = []
@@ -174,13 +131,6 @@ def test_training_runs_with_the_threads_it_needs(num_threads, expected):
     estimator.train(table_fn(), hooks=[hook], max_steps=2)
     estimator.evaluate(table_fn(), hooks=[hook], steps=1)
     assert seen == [expected, expected]
-    assert torch.get_num_threads() == 3
-
-
-def test_training_that_fails_brings_the_setting_back():
-    estimator = Estimator(model_fn, config=RunConfig(num_threads=2))
-    with pytest.raises(OSError, match="broken"):
-        estimator.train(table_fn(), hooks=[At(2, raising(OSError("broken")))])
     assert torch.get_num_threads() == 3
 
 

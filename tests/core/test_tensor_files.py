@@ -59,14 +59,3 @@ def test_parts_of_one_buffer_and_what_is_not_in_order(tmp_path):
     found = read_tensors(tmp_path / "x")
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())
-
-
-def test_a_file_that_is_there_is_replaced(tmp_path):
-    (tmp_path / "x").write_bytes(bytes(1000))
-    write_in_blocks({"a": torch.ones(1)}, tmp_path / "x")
-    assert read_tensors(tmp_path / "x")["a"].tolist() == [1]
-
-
-def test_a_file_that_cannot_be_written(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere"):
-        write_in_blocks({"a": torch.ones(1)}, tmp_path / "nowhere" / "x")

@@ -96,8 +96,3 @@ def test_a_fit_inside_a_search_shows_the_line_of_the_search():
         search.fit(np.c_[Y, -Y], Y)
     found = {w.filename for w in caught if INTERRUPTED in str(w.message)}
     assert found == {__file__}
-
-
-def test_a_warning_keeps_its_category():
-    with pytest.warns(FutureWarning, match="soon"):
-        warn("That ends soon.", FutureWarning)

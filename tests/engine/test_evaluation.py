@@ -7,9 +7,7 @@ from torch import nn
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.hooks import Run
-from tests._models import At, Mean, Recorder, raising
-
-STEP = ["before_step", "after_step"]
+from tests._models import Mean, raising
 
 
 def batch(values, label=0.0):
@@ -45,18 +43,6 @@ def test_steps():
         batches = iter([batch([1.0]), batch([2.0]), batch([3.0])])
         assert evaluate_loop(eval_run(), batches, steps=steps)["loss"] == loss
         assert len(list(batches)) == max(0, 3 - (steps or 3))
-
-
-def test_metrics_with_inputs_and_update_metrics():
-    pair = (Mean(), lambda labels, logits, features: (10 * features, labels))
-    results = evaluate_loop(eval_run(eval_metrics={"ten": pair}), [batch([1.0, 3.0])])
-    assert results["ten"] == 20.0
-
-    def update_metrics(metrics, labels, logits, features):
-        metrics["m"].update(logits + features, labels)
-
-    run = eval_run(eval_metrics={"m": Mean()}, update_metrics=update_metrics)
-    assert evaluate_loop(run, [batch([1.0, 3.0])])["m"] == 4.0
 
 
 class Computes:
@@ -96,23 +82,6 @@ def test_a_metric_that_computes_no_numbers_is_named():
             evaluate_loop(run, [batch([1.0])])
 
 
-def test_hooks_and_stop():
-    hook = Recorder()
-    stop = At(9, lambda run: run.request_stop("enough"))
-    evaluate_loop(eval_run(), [batch([1.0]), batch([2.0])], [stop, hook])
-    assert hook.calls == ["begin", *STEP, "end"]
-    assert hook.losses == [1.0]
-
-
-def test_no_end_after_an_exception():
-    hook = Recorder()
-    with pytest.raises(OSError, match="broken"):
-        evaluate_loop(
-            eval_run(), [batch([1.0])], [hook, At(9, raising(OSError("broken")))]
-        )
-    assert hook.calls == ["begin", *STEP]
-
-
 def test_the_mode_of_the_network_is_brought_back():
     for training in [True, False]:
         for fails in [True, False]:
@@ -128,31 +97,9 @@ def test_the_mode_of_the_network_is_brought_back():
             assert network.training == training
 
 
-def test_no_gradients_are_kept():
-    network = nn.Linear(1, 1)
-    seen = []
-
-    def loss(labels, logits, features):
-        seen.append(logits.requires_grad)
-        return logits.mean()
-
-    spec = EstimatorSpec(ModeKeys.EVAL, network=network, loss=loss)
-    evaluate_loop(Run(spec, RunConfig()), [batch([1.0])])
-    assert seen == [False]
-    assert torch.is_grad_enabled()
-
-
 def test_an_empty_input_is_refused():
     with pytest.raises(ValueError, match="has no batch"):
         evaluate_loop(eval_run(), [])
-
-
-def test_predictions_become_arrays():
-    spec = predict_spec(lambda z: {"z": z, "list": ["a", "b"]}, nn.Linear(1, 1))
-    predictions = predict_batch(spec, torch.ones(2, 1), None)
-    assert predictions["z"].dtype == np.float32
-    assert predictions["z"].shape == (2, 1)
-    assert predictions["list"].tolist() == ["a", "b"]
 
 
 def test_predict_keys_choose_and_order():
@@ -183,36 +130,9 @@ def test_wrong_predictions_are_refused():
         predict_batch(predict_spec(lambda z: z), torch.ones(1), None)
 
 
-def test_split_rows():
-    rows = split_rows({"a": np.arange(2), "b": np.ones((2, 3))})
-    first, second = rows
-    assert (first["a"], second["a"]) == (0, 1)
-    assert first["b"].shape == (3,)
-    assert list(split_rows({})) == []
-    assert list(split_rows({"a": np.ones((0, 3))})) == []
-
-
 def test_rows_must_agree():
     for other in [np.ones(3), np.float32(1.0)]:
         with pytest.raises(
             ValueError, match=r"'a': \(2,\).*yield_single_examples=False"
         ):
             list(split_rows({"a": np.ones(2), "b": other}))
-
-
-@pytest.mark.parametrize("function", [evaluate_loop, predict_batch])
-def test_a_specification_of_another_mode_is_refused(function):
-    network = nn.Identity()
-    train = EstimatorSpec(
-        ModeKeys.TRAIN,
-        network=network,
-        loss=mean_loss,
-        optimizer=torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1),
-    )
-    if function is predict_batch:
-        with pytest.raises(ValueError, match="EstimatorSpec of mode 'infer'"):
-            predict_batch(train, torch.ones(1), None)
-    else:
-        run = Run(predict_spec(lambda z: {}), RunConfig())
-        with pytest.raises(ValueError, match="EstimatorSpec of mode 'eval'"):
-            evaluate_loop(run, [batch([1.0])])

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skest.engine.loop import clip_gradients, reset_gradients
-from skest.optimizers.row_sparse import RowSparse
+from skest.engine.loop import clip_gradients
 
 ROWS, DIM = 5, 2
 
@@ -61,22 +60,6 @@ def test_repeated_rows_count_by_their_sum():
     assert weight.grad.to_dense()[3].tolist() == pytest.approx([0.0, 2.0])
 
 
-def test_the_update_of_a_row_table_is_clipped():
-    weight = table([1, 1], [[3.0, 0.0], [3.0, 8.0]])
-    clip_gradients([weight], 1.0)
-    RowSparse(torch.optim.SGD([weight], lr=1.0)).step()
-    expected = torch.zeros(ROWS, DIM, dtype=torch.float64)
-    expected[1] = torch.tensor([-0.6, -0.8])
-    torch.testing.assert_close(weight.detach(), expected, atol=1e-6, rtol=0)
-
-
-def test_small_gradients_stay_as_they_are():
-    first, second = dense([0.3, -0.4]), table([0], [[0.0, 0.5]])
-    clip_gradients([first, second], 1.0)
-    assert first.grad.tolist() == [0.3, -0.4]
-    assert second.grad.to_dense()[0].tolist() == [0.0, 0.5]
-
-
 def test_a_broken_gradient_is_not_hidden():
     for broken in [math.nan, math.inf]:
         for make in [dense, lambda values: table([2], values)]:
@@ -84,15 +67,6 @@ def test_a_broken_gradient_is_not_hidden():
             norm = clip_gradients([dense([1.0]), parameter], 1.0)
             assert not norm.isfinite()
             assert parameter.grad.to_dense().isnan().any()
-
-
-def test_parameters_without_gradient_are_passed_over():
-    late = torch.nn.Parameter(torch.zeros(2))
-    weight = dense([6.0, 8.0])
-    assert clip_gradients(iter([late, weight]), 5.0).item() == 10
-    assert late.grad is None
-    assert weight.grad.norm().item() == pytest.approx(5)
-    assert clip_gradients([late], 5.0).item() == 0
 
 
 class NoWaiting(TorchDispatchMode):
@@ -108,28 +82,3 @@ def test_nothing_waits_for_the_device():
         with pytest.raises(AssertionError):
             torch.ones(1).item()
         clip_gradients([dense([3.0, 4.0]), table([1, 1], [1.0] * 4)], 1.0)
-
-
-def test_mixed_precisions():
-    half, double = torch.nn.Parameter(torch.zeros(1).half()), dense([4.0])
-    half.grad = torch.full((1,), 3.0).half()
-    assert clip_gradients([half, double], 1.0).item() == 5
-    assert half.grad.item() == pytest.approx(0.6, rel=1e-3)
-    assert double.grad.item() == pytest.approx(0.8)
-
-
-def test_gradients_are_reset_as_the_optimizer_does_it():
-    class Counting(torch.optim.SGD):
-        n_calls = 0
-
-        def zero_grad(self, set_to_none=True):
-            self.n_calls += 1
-            super().zero_grad(set_to_none=False)
-
-    for kind, expected in ((torch.optim.SGD, None), (Counting, [0.0, 0.0])):
-        weight = torch.nn.Parameter(torch.ones(2))
-        optimizer = kind([weight])
-        weight.sum().backward()
-        reset_gradients(optimizer)
-        assert (None if weight.grad is None else weight.grad.tolist()) == expected
-        assert getattr(optimizer, "n_calls", 1) == 1

@@ -57,10 +57,6 @@ def test_wrong_model_functions_are_refused():
             model_fn_arguments(model_fn, params)
 
 
-def test_empty_params_need_no_place():
-    assert model_fn_arguments(lambda features, mode: None, {}) == ("features", "mode")
-
-
 def test_optimizers_of_other_networks_are_refused_before_the_first_step():
     other = torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), 0.1)
 

@@ -7,7 +7,7 @@ import torch
 
 from skest import DNNClassifier, Estimator, LinearRegressor, ModeKeys
 from skest.engine.model import pure_model_fn
-from skest.engine.prediction import joined, new_prediction_model
+from skest.engine.prediction import new_prediction_model
 from skest.feature_columns import numeric_column
 from tests._models import model_fn, table_fn
 
@@ -73,16 +73,6 @@ def test_arithmetic_is_that_of_the_columns(normalizer, dtype):
     assert not np.array_equal(model.predict(with_gap), model.predict(table))
 
 
-def test_a_row_may_be_read_only_or_strided():
-    model = DNNClassifier((4,), **OPTIONS).fit(X, Y)
-    expected = model.predict_proba(X)
-    frozen = X.copy()
-    frozen.flags.writeable = False
-    for other in (frozen, np.asfortranarray(X), X[::-1]):
-        rows = slice(None, None, -1) if other.base is X else slice(None)
-        np.testing.assert_allclose(model.predict_proba(other)[rows], expected)
-
-
 @pytest.mark.parametrize(
     "row, message",
     [
@@ -118,18 +108,6 @@ def test_a_caller_owns_the_answer_and_the_rows():
         first[:] = -1
         np.testing.assert_array_equal(second, kept)
         np.testing.assert_array_equal(row, X[:1])
-
-
-def test_batches_are_joined_as_by_concatenation():
-    for batches, n_rows, expected in [
-        ([[1, 2], [3]], 3, [1, 2, 3]),
-        ([[1, 2], [3.5]], 3, [1, 2, 3.5]),
-        ([["a"], ["bcd"]], 2, ["a", "bcd"]),
-        ([[1], [2]], 4, [1, 2]),  # one number for each batch
-        ([[1, 2]], 4, [1, 2]),  # stopped early
-    ]:
-        found = joined([{"y": np.array(batch)} for batch in batches], n_rows)["y"]
-        np.testing.assert_array_equal(found, np.array(expected))
 
 
 # Models for more than one call

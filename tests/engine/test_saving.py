@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.exceptions import NanLossDuringTrainingError, NotFittedError
+from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import NanLossHook
 from skest.inputs import Pipeline
 from tests._models import (
@@ -125,17 +125,6 @@ def test_half_a_step_is_not_saved(tmp_path, caplog, fails_in, with_dir):
     assert_same_checkpoint(resumed.checkpoint, whole.checkpoint)
 
 
-def test_an_error_between_two_steps_saves_the_last(tmp_path):
-    estimator = make(tmp_path)
-    with pytest.raises(OSError, match="broken"):
-        estimator.train(
-            endless, [At(13, raising(OSError("broken")))], max_steps=N_STEPS
-        )
-    assert_same_checkpoint(
-        estimator.checkpoint, make().train(endless, max_steps=13).checkpoint
-    )
-
-
 # Variables that are NaN
 
 
@@ -174,15 +163,6 @@ def test_variables_that_are_nan_are_not_saved(tmp_path, caplog, at):
     assert estimator.stop_reason.startswith("NanLossDuringTrainingError: The variables")
     estimator.train(lambda: with_a_batch_of(1, at), max_steps=20)
     assert not estimator.checkpoint.variables["weight"].isnan().any()
-
-
-def test_without_a_directory_too():
-    estimator = rooted(None)
-    with pytest.raises(
-        NanLossDuringTrainingError, match="saved; there is no checkpoint"
-    ):
-        estimator.train(lambda: with_a_batch_of(0, 12), max_steps=12)
-    assert estimator.checkpoint is None
 
 
 @pytest.mark.parametrize("every", [3, 100])
@@ -224,14 +204,6 @@ def test_variables_that_are_infinite_or_not_trained_are_saved():
     checkpoint = Estimator(model_fn).train(table_fn()).checkpoint
     assert checkpoint.variables["infinite"].tolist() == [INF, -INF]
     assert checkpoint.variables["unknown"].isnan()
-
-
-def test_what_is_asked_after_a_training_that_left_nothing_says_so():
-    estimator = rooted(None)
-    hook = NanLossHook(fail_on_nan_loss=False)
-    estimator.train(lambda: with_a_batch_of(float("nan"), 1), [hook])
-    with pytest.raises(NotFittedError, match="ended without one: the loss is NaN"):
-        estimator.evaluate(table_fn())
 
 
 # Inputs

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
-import functools
 import math
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
-from skest.engine.loop import compute_gradients, scalar_loss, train_loop, train_step
+from skest.engine.loop import scalar_loss, train_loop, train_step
 from skest.engine.training import TrainingOrder
 from skest.hooks import Hook, Run, StopAtStepHook
 from skest.inputs.batches import Source
@@ -56,30 +55,11 @@ def test_hooks_are_called_in_their_order():
     assert log == [(call, name) for call in calls for name in "ab"]
 
 
-def test_methods_that_a_hook_gets_when_it_begins_are_called():
-    calls = []
-
-    class Late(Hook):
-        def begin(self, run):
-            self.before_step = lambda run: calls.append(("before", run.global_step))
-            self.after_step = lambda run, loss: calls.append(("after", run.global_step))
-
-    train_loop(Run(make_spec(), RunConfig()), make_batches(2), [Late()])
-    assert calls == [("before", 0), ("after", 1), ("before", 1), ("after", 2)]
-
-
 def test_a_stop_takes_effect_before_the_next_step_and_takes_no_batch():
     run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
     train_loop(run, batches, [StopAtStepHook(num_steps=2), hook])
     assert hook.calls == ["begin", *2 * STEP, "end"]
     assert len(list(batches)) == 3
-
-
-def test_a_stop_in_begin_takes_no_step():
-    run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
-    train_loop(run, batches, [StopAtStepHook(last_step=0), hook])
-    assert hook.calls == ["begin", "end"]
-    assert len(list(batches)) == 5
 
 
 def test_there_is_no_end_after_an_exception():
@@ -88,34 +68,6 @@ def test_there_is_no_end_after_an_exception():
         train_loop(run, make_batches(), [hook, At(2, raising(OSError("broken")))])
     assert hook.calls == ["begin", *2 * STEP]
     assert run.global_step == 2
-
-
-def test_a_step_counts_before_after_step_is_called():
-    hook = Recorder()
-    train_loop(Run(make_spec(), RunConfig(), global_step=5), make_batches(2), [hook])
-    assert hook.steps == [6, 7]
-
-
-def test_the_network_trains_in_training_mode():
-    network, modes = nn.Linear(2, 1).eval(), []
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    run = Run(make_spec(network=network, optimizer=optimizer), RunConfig())
-    train_loop(
-        run, make_batches(1), [At(1, lambda run: modes.append(network.training))]
-    )
-    assert modes == [True]
-
-
-def test_a_step_returns_the_loss_before_the_update():
-    spec = make_spec()
-    x, y = next(make_batches())
-    expected = squared_loss(y, spec.network(x), x)
-    before = spec.network.weight.detach().clone()
-    loss = train_step(spec, x, y)
-    assert torch.equal(loss, expected.detach())
-    assert loss.shape == ()
-    assert not loss.requires_grad
-    assert not torch.equal(spec.network.weight, before)
 
 
 def test_gradients_do_not_add_up_over_steps():
@@ -131,45 +83,6 @@ def test_gradients_do_not_add_up_over_steps():
                 parameter -= 0.1 * gradient
     for ours, theirs in zip(spec.network.parameters(), reference, strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_several_optimizers_use_the_gradients_of_one_loss():
-    network = nn.Linear(2, 1)
-    optimizers = [
-        torch.optim.SGD([network.weight], lr=0.1),
-        torch.optim.SGD([network.bias], lr=0.0),
-    ]
-    bias, weight = network.bias.item(), network.weight.detach().clone()
-    train_step(make_spec(network=network, optimizer=optimizers), *next(make_batches()))
-    assert network.bias.item() == bias
-    assert network.bias.grad is not None
-    assert not torch.equal(network.weight, weight)
-
-
-def test_schedulers_step_after_the_optimizers():
-    spec = make_spec()
-    (optimizer,) = spec.optimizers
-    halved = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
-    spec = make_spec(network=spec.network, optimizer=optimizer, lr_scheduler=halved)
-    rates = []
-
-    class Rates(Hook):
-        def before_step(self, run):
-            rates.append(optimizer.param_groups[0]["lr"])
-
-    train_loop(Run(spec, RunConfig()), make_batches(4), [Rates()])
-    assert rates == [0.1, 0.1, 0.05, 0.05]
-
-
-def test_a_scheduler_without_a_rate_for_the_next_step_leaves_the_step_counted():
-    spec = make_spec()
-    (optimizer,) = spec.optimizers
-    one_cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2)
-    spec = make_spec(network=spec.network, optimizer=optimizer, lr_scheduler=one_cycle)
-    run = Run(spec, RunConfig())
-    with pytest.raises(ValueError, match="Tried to step 3 times"):
-        train_loop(run, make_batches(4), [])
-    assert run.global_step == 3  # as many as there were updates
 
 
 def gradients_used(network, **fields):
@@ -203,11 +116,6 @@ def test_gradients_that_no_optimizer_uses_do_not_count():
         assert weight.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_one_number_is_a_loss():
-    for shape in [(), (1,), (1, 1)]:
-        assert scalar_loss(torch.full(shape, 2.0)).shape == ()
-
-
 def test_other_losses_are_refused():
     with pytest.raises(ValueError, match=r"one number; got a tensor of shape \(2,\)"):
         scalar_loss(torch.zeros(2))
@@ -215,14 +123,6 @@ def test_other_losses_are_refused():
         scalar_loss(1.0)
     spec = make_spec(loss=lambda labels, logits, features: logits[:, 0])
     with pytest.raises(ValueError, match=r"got a tensor of shape \(4,\)"):
-        train_step(spec, *next(make_batches()))
-
-
-def test_a_specification_of_another_mode_cannot_train():
-    spec = EstimatorSpec(
-        ModeKeys.PREDICT, network=nn.Linear(2, 1), predictions=dict, optimizer=None
-    )
-    with pytest.raises(ValueError, match="EstimatorSpec of mode 'train'"):
         train_step(spec, *next(make_batches()))
 
 
@@ -243,37 +143,6 @@ def test_gradients_can_be_changed_between_backward_and_update():
         train_loop(Run(spec, RunConfig()), make_batches(1), hooks)
         moved.append(network.weight.detach() - start.weight.detach())
     torch.testing.assert_close(moved[1], moved[0] / 2)
-
-
-def test_gradients_are_clipped_after_hooks_saw_them():
-    class Exploding(Hook):
-        def after_backward(self, run):
-            for parameter in run.network.parameters():
-                parameter.grad *= 1e6
-
-    network = nn.Linear(2, 1)
-    before = network.weight.detach().clone()
-    optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
-    spec = make_spec(network=network, optimizer=optimizer, clip_norm=0.1)
-    train_loop(Run(spec, RunConfig()), make_batches(1), [Exploding()])
-    assert 0 < torch.linalg.norm(network.weight - before) <= 0.1
-
-
-def test_another_way_to_take_the_steps_that_hooks_watch():
-    class Watching(Recorder):
-        def after_backward(self, run):
-            self.calls.append("after_backward")
-
-    def compute(spec, features, labels):
-        computed.append(len(features))
-        return compute_gradients(spec, features, labels)
-
-    hook, computed = Watching(), []
-    run = Run(make_spec(), RunConfig())
-    step = functools.partial(train_step, run.spec, compute=compute)
-    train_loop(run, make_batches(2), [hook], watched_step=step)
-    assert hook.calls.count("after_backward") == 2
-    assert len(computed) == 2
 
 
 class Interrupted(Run):

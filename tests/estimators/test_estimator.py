@@ -2,8 +2,6 @@
 """What train, evaluate and predict do; see also test_estimator_state.py."""
 
 import logging
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +9,9 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
-from skest.checkpoints.checkpoint import Checkpoint
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.hooks import Hook
-from skest.inputs import ArrayDataset, Pipeline
+from skest.inputs import Pipeline
 from tests._models import (
     At,
     Recorder,
@@ -62,15 +59,6 @@ def test_the_parts_of_an_estimator(tmp_path):
     assert estimator.eval_dir() == tmp_path / "m" / "eval"
     assert estimator.eval_dir("test") == tmp_path / "m" / "eval_test"
     assert not (tmp_path / "m").exists()
-
-
-def test_the_directory_may_come_from_the_configuration():
-    config = RunConfig(model_dir="models/a")
-    assert Estimator(model_fn, config=config).model_dir == Path("models/a")
-    assert Estimator(model_fn, "models/a", config).model_dir == Path("models/a")
-    assert Estimator(model_fn).model_dir is None
-    assert Estimator(model_fn).eval_dir() is None
-    assert Estimator(model_fn).latest_checkpoint() is None
 
 
 def test_wrong_arguments_are_refused():
@@ -146,15 +134,6 @@ def test_arguments_of_input_fn_come_by_name(tmp_path):
     assert seen == [
         (mode, {"lr": 0.1}, tmp_path, None) for mode in ("train", "eval", "infer")
     ]
-
-
-def test_the_public_model_fn_has_params_bound():
-    estimator = Estimator(model_fn, params={"network": "batch_norm"})
-    x, y = table()
-    spec = estimator.model_fn(x, y, ModeKeys.EVAL, estimator.config)
-    assert spec.mode == ModeKeys.EVAL
-    assert any("batch_norm" in name for name in spec.network.state_dict())
-    assert estimator.model_fn(x, None, mode=ModeKeys.PREDICT).mode == ModeKeys.PREDICT
 
 
 @pytest.mark.parametrize(
@@ -278,21 +257,6 @@ def test_an_empty_input_trains_nothing(caplog):
     assert "Training made no steps: the input has no batch" in caplog.text
 
 
-def test_none_and_a_single_hook_are_lists_of_hooks():
-    seen = []
-
-    class Counting(Hook):
-        def end(self, run):
-            seen.append(run.mode)
-
-    estimator = Estimator(model_fn)
-    for hooks in (None, Counting()):
-        estimator.train(table_fn(), hooks=hooks, saving_listeners=None)
-        estimator.evaluate(table_fn(), hooks=hooks)
-        list(estimator.predict(table_fn(), hooks=hooks))
-    assert seen == [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT]
-
-
 def test_hooks_may_be_any_iterable_and_come_before_those_of_the_model():
     log = []
 
@@ -331,35 +295,6 @@ def test_training_learns():
     weight = estimator.get_variable_value("weight")
     np.testing.assert_allclose(weight, [[1.0, -2.0, 0.5]], atol=1e-3)
     assert estimator.evaluate(table_fn())["loss"] < 1e-6
-
-
-def test_features_follow_the_type_of_the_network():
-    x, y = table()
-
-    def input_fn():
-        return ArrayDataset(x.astype(np.float64), y.astype(np.float64), batch_size=20)
-
-    estimator = Estimator(model_fn).train(input_fn)
-    assert estimator.checkpoint.variables["weight"].dtype == torch.float32
-
-
-def test_lists_of_batches_generators_and_data_loaders_are_inputs():
-    x, y = (torch.from_numpy(part) for part in table())
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(x, y), batch_size=4
-    )
-    results = []
-    for input_fn in (
-        table_fn(),
-        batches,
-        lambda: (batch for batch in batches()),
-        lambda: loader,
-    ):
-        estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
-        estimator.train(input_fn)
-        results.append(estimator.get_variable_value("weight"))
-    for result in results[1:]:
-        np.testing.assert_array_equal(result, results[0])
 
 
 # evaluate
@@ -422,11 +357,6 @@ def test_predict_yields_rows(trained):
     assert rows[0]["twice"].shape == (1,)
 
 
-def test_predict_yields_batches(trained):
-    found = list(trained.predict(table_fn(batch_size=8), yield_single_examples=False))
-    assert [batch["y"].shape for batch in found] == [(8,), (8,), (4,)]
-
-
 def test_predict_keys(trained):
     for keys, names in [(None, ["y", "twice"]), ("twice", ["twice"]), (["y"], ["y"])]:
         assert list(next(trained.predict(table_fn(), predict_keys=keys))) == names
@@ -463,12 +393,6 @@ def test_hooks_of_predict(trained):
     assert hook.losses == 5 * [None]
     stop = At(5, lambda run: run.request_stop("enough"))
     assert len(list(trained.predict(table_fn(), hooks=[stop]))) == 4
-
-
-def test_two_predictions_may_be_interleaved(trained):
-    expected = [row["y"] for row in trained.predict(table_fn())]
-    pairs = zip(trained.predict(table_fn()), trained.predict(table_fn()), strict=True)
-    assert [(a["y"], b["y"]) for a, b in pairs] == [(y, y) for y in expected]
 
 
 # Without a checkpoint
@@ -515,13 +439,6 @@ def test_variables(tmp_path):
         estimator.get_variable_value("w")
 
 
-def test_a_checkpoint_can_be_set():
-    estimator = Estimator(model_fn).train(table_fn())
-    other = Estimator(model_fn)
-    other.checkpoint = estimator.checkpoint
-    assert other.evaluate(table_fn()) == estimator.evaluate(table_fn())
-
-
 @pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
 def test_a_checkpoint_of_another_network_is_refused(tmp_path, call):
     Estimator(model_fn, tmp_path).train(table_fn())
@@ -553,37 +470,6 @@ def test_every_call_calls_model_fn_once(tmp_path, with_dir):
     list(estimator.predict(table_fn()))
     assert counted.modes == ["train", "train", "eval", "infer"]
     assert counted.labels[-1] is None
-
-
-def test_the_table_is_encoded_once_in_a_call():
-    calls = []
-
-    def encoding(features, labels, mode):
-        spec = model_fn(features["x"], labels, mode, {})
-
-        def encode(features):
-            calls.append(len(features["x"]))
-            return torch.from_numpy(features["x"])
-
-        return EstimatorSpec(**{**spec.__dict__, "encode": encode})
-
-    x, y = table()
-    input_fn = partial(
-        ArrayDataset, {"x": x}, y, batch_size=3, shuffle=True, num_epochs=2
-    )
-    estimator = Estimator(encoding).train(input_fn)
-    estimator.evaluate(input_fn)
-    list(estimator.predict(input_fn))
-    assert calls == [20, 20, 20]
-    estimator.train(lambda: iter([({"x": x[:5]}, y[:5]), ({"x": x[5:6]}, y[5:6])]))
-    assert calls[3:] == [5, 1]
-
-
-def test_a_checkpoint_without_optimizer_can_be_trained():
-    estimator = Estimator(model_fn, params={"optimizer": "adam"})
-    variables = {"weight": torch.ones(1, 3), "bias": torch.zeros(1)}
-    estimator.checkpoint = Checkpoint(0, variables)
-    assert step_of(estimator.train(table_fn())) == 5
 
 
 class AtFirstBatch(Hook):

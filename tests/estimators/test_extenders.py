@@ -2,16 +2,13 @@
 """`add_metrics`, and metrics that are not skest's own."""
 
 import functools
-import pickle
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import skest
 from skest import Estimator, EstimatorSpec, RunConfig, add_metrics
-from skest.exceptions import NotFittedError
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.metrics import AUC, Accuracy, Mean
 from tests._models import N_FEATURES, model_fn, squared_loss, table, table_fn
@@ -49,39 +46,7 @@ def trained(fn=model_fn, input_fn=None, model_dir=None, params=None):
     return estimator.train(input_fn or table_fn())
 
 
-def seen_by(estimator, input_fn, **options):
-    """Return what a metric_fn gets, for every batch."""
-    seen = []
-
-    def metric_fn(features, labels, predictions, config):
-        seen.append((features, labels, predictions, config))
-        return {}
-
-    results = add_metrics(estimator, metric_fn).evaluate(input_fn, **options)
-    assert results == estimator.evaluate(input_fn, **options)
-    return seen
-
-
 # Metrics of any kind in a specification
-
-
-def test_a_specification_takes_metrics_with_update_and_compute():
-    def counting_model_fn(features, labels, mode, params):
-        network = nn.Linear(N_FEATURES, 1)
-        return EstimatorSpec(
-            mode,
-            network=network,
-            loss=squared_loss,
-            optimizer=torch.optim.SGD(network.parameters(), 0.1),
-            eval_metrics={
-                "logits": Count(),
-                "features": (Count(), lambda labels, logits, features: (features,)),
-            },
-        )
-
-    results = trained(counting_model_fn).evaluate(table_fn())
-    assert (results["logits"], results["features"]) == (20, 60)
-    assert type(results["logits"]) is float
 
 
 # Beside a model's own metrics
@@ -158,31 +123,7 @@ def test_metrics_can_be_added_again():
     assert "mean" in results
 
 
-def test_a_metric_counts_one_evaluation():
-    extended = add_metrics(trained(), lambda labels: {"n": (Count(), labels)})
-    assert [extended.evaluate(table_fn())["n"] for _ in range(2)] == [20, 20]
-    assert extended.evaluate(table_fn(), steps=2)["n"] == 8
-
-
-def test_a_metric_may_appear_in_a_later_batch():
-    def metric_fn(labels):
-        return {"n": (Count(), labels)} if len(labels) < 6 else {}
-
-    assert add_metrics(trained(), metric_fn).evaluate(table_fn(6))["n"] == 2
-
-
 # What metric_fn gets
-
-
-def test_what_metric_fn_gets():
-    estimator = trained(head_model_fn, binary_fn())
-    x, y = table()
-    for features, labels, predictions, config in seen_by(estimator, binary_fn(20)):
-        np.testing.assert_array_equal(features, x)
-        assert labels.tolist() == [[int(value > 0)] for value in y]
-        assert {"logistic", "class_ids", "classes"} < set(predictions)
-        assert not predictions["logistic"].requires_grad
-        assert config is estimator.config
 
 
 def test_it_takes_what_it_names():
@@ -241,21 +182,6 @@ def test_both_have_the_same_checkpoints(tmp_path):
     estimator.train(table_fn(), steps=1)
     assert extended.evaluate(table_fn())["global_step"] == 8
     assert len(list(extended.predict(table_fn()))) == 20
-
-
-def test_before_training():
-    extended = add_metrics(Estimator(model_fn, params={}), lambda labels: {})
-    with pytest.raises(NotFittedError):
-        extended.evaluate(table_fn())
-
-
-def counts(labels):
-    return {"n": (Count(), labels)}
-
-
-def test_it_can_be_pickled():
-    extended = pickle.loads(pickle.dumps(add_metrics(trained(), counts)))
-    assert extended.evaluate(table_fn())["n"] == 20
 
 
 # What it refuses

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
-import gc
 import logging
 import shutil
 import signal
-import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +23,6 @@ from skest.checkpoints.versions import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from skest.hooks import (
     CheckpointListener,
-    EarlyStoppingHook,
     Hook,
     StopAtStepHook,
     stop_if_higher_hook,
@@ -90,15 +86,6 @@ def test_when_it_evaluates(tmp_path, options, expected):
     assert exports == []
     steps = {int(path.name[5:]) for path in tmp_path.glob("ckpt-*")}
     assert steps == {0, 10, 20, 30, 35, *expected}
-
-
-def test_every_n_steps_are_multiples_of_it_in_every_run(tmp_path):
-    for max_steps in (10, 17, 30):
-        estimator = make(tmp_path, every=1000)
-        train_and_evaluate(
-            estimator, TrainSpec(ENDLESS, max_steps), EvalSpec(EVAL, eval_every_steps=4)
-        )
-    assert evaluated(estimator) == [4, 8, 10, 12, 16, 17, 20, 24, 28, 30]
 
 
 def test_training_is_that_without_evaluations(tmp_path):
@@ -188,22 +175,6 @@ def test_the_final_export(tmp_path, arguments, asked):
     assert exporter.calls == asked
 
 
-def test_what_is_exported_is_not_exported_again_as_final(tmp_path):
-    latest, final = (
-        LatestExporter("latest", **CHECKPOINT),
-        FinalExporter("final", **CHECKPOINT),
-    )
-    _, exports = train_and_evaluate(
-        make(tmp_path),
-        TrainSpec(table_fn(num_epochs=2)),
-        EvalSpec(EVAL, throttle_secs=0, exporters=[latest, final]),
-    )
-    assert [list_versions(tmp_path / "export" / n) for n in ("latest", "final")] == [
-        [path] for path in exports
-    ]
-    assert read_checkpoint(exports[1]).global_step == 10
-
-
 # Again
 
 
@@ -274,13 +245,6 @@ def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
         again("by")
 
 
-def test_nothing_is_written_when_nothing_is_left_to_do(tmp_path, monkeypatch):
-    first = run(tmp_path)
-    monkeypatch.setattr(Path, "mkdir", raising(PermissionError(13, "denied")))
-    monkeypatch.setattr(Path, "replace", raising(PermissionError(13, "denied")))
-    assert run(tmp_path) == first
-
-
 def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
     _, exports = run(tmp_path)
     pointer = tmp_path / "checkpoint"
@@ -289,44 +253,6 @@ def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
     _, again = run(tmp_path)
     assert again[1] != exports[1]
     assert read_checkpoint(again[1]).global_step == 20
-
-
-@pytest.mark.slow
-def test_the_network_is_gone_when_the_end_is_evaluated(tmp_path):
-    networks, alive = [], []
-
-    class Notes(Hook):
-        def begin(self, run):
-            if run.mode == "train":
-                networks.append(weakref.ref(run.network))
-            else:
-                gc.collect()
-                alive.append(networks[0]() is not None)
-
-    hook = Notes()
-    train_and_evaluate(
-        make(tmp_path),
-        TrainSpec(ENDLESS, 20, hook),
-        EvalSpec(EVAL, hooks=hook, throttle_secs=0),
-    )
-    assert alive == [True, False]
-
-
-def test_an_early_stop_returns_its_results_again(tmp_path):
-    def until_ten(run):
-        return "enough" if run.global_step >= 10 else None
-
-    hooks = [EarlyStoppingHook(until_ten, None, 1)]
-    first = run(tmp_path, hooks=hooks)
-    assert first[0]["global_step"] == 10
-    assert run(tmp_path, hooks=hooks) == first
-
-
-def test_another_exporter_gets_the_finished_model(tmp_path):
-    run(tmp_path)
-    added = FinalExporter("added", **CHECKPOINT)
-    _, exports = run(tmp_path, exporters=lambda: [added])
-    assert read_checkpoint(exports[0]).global_step == 20
 
 
 @pytest.mark.parametrize("content", [b"{", b'{"global_step": 20}'])
@@ -389,17 +315,6 @@ def test_an_input_that_ended_is_not_gone_through_again(tmp_path):
     assert again(max_steps=1000)[0]["global_step"] == 35
 
 
-def test_an_input_that_ended_before_a_final_evaluation_that_failed(tmp_path):
-    def again(*hooks):
-        return train_and_evaluate(
-            make(tmp_path), TrainSpec(table_fn()), EvalSpec(EVAL, hooks=hooks)
-        )
-
-    with pytest.raises(OSError, match="broken"):
-        again(At(5, raising(OSError("broken"))))
-    assert again()[0]["global_step"] == 5
-
-
 def test_a_final_export_that_failed_is_made_up_for(tmp_path):
     with pytest.raises(OSError, match="disk"):
         run(tmp_path, exporters=lambda: [Asked(raising(OSError("disk")))])
@@ -437,10 +352,6 @@ def assert_same_steps(exports, step):
     for path in exports:
         if path is not None:
             assert read_checkpoint(path).global_step == step
-
-
-def test_ctrl_c_before_any_evaluation(tmp_path):
-    assert run(tmp_path, hooks=[At(3, ctrl_c)]) == (None, [None, None, None])
 
 
 def test_ctrl_c_in_the_last_step_leaves_the_end_to_the_next_call(tmp_path):
@@ -548,48 +459,9 @@ def test_wrong_arguments():
             train_and_evaluate(*arguments)
 
 
-def test_a_second_evaluator_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", '{"task": {"type": "evaluator", "index": 1}}')
-    estimator = Estimator(model_fn, tmp_path, RunConfig())
-    with pytest.raises(
-        ValueError, match="one evaluator, .* is evaluator 1, .* a list of"
-    ):
-        train_and_evaluate(estimator, TrainSpec(ENDLESS, 5), EvalSpec(EVAL))
-
-
-def test_an_exporter_may_return_a_file(tmp_path):
-    class Note(Exporter):
-        calls = 0
-
-        def export(self, estimator, export_path, **others):
-            Note.calls += 1
-            export_path.mkdir(parents=True, exist_ok=True)
-            (export_path / "note").write_text("x")
-            return export_path / "note"
-
-    calls = []
-    for _ in range(2):
-        spec = EvalSpec(EVAL, throttle_secs=10**6, exporters=[Note("note")])
-        train_and_evaluate(make(tmp_path), TrainSpec(ENDLESS, 20), spec)
-        calls.append(Note.calls)
-    assert calls[0] == calls[1] > 0
-
-
 # The specifications
 
 INPUT_FN = table_fn()
-
-
-def test_defaults():
-    train, evaluate = TrainSpec(INPUT_FN), EvalSpec(INPUT_FN)
-    assert dataclasses.astuple(train)[1:] == (None, (), ())
-    assert (evaluate.steps, evaluate.name, evaluate.eval_every_steps) == (
-        100,
-        None,
-        None,
-    )
-    assert (evaluate.start_delay_secs, evaluate.throttle_secs) == (120, 600)
-    assert evaluate.hooks == evaluate.exporters == ()
 
 
 def test_one_or_several_or_none():

@@ -39,22 +39,6 @@ def test_ids_of_several_elements() -> None:
     assert column.get_feature_names_out()[-1] == "x_bucketized_1_1"
 
 
-def test_default_value_of_the_source_is_filled_in() -> None:
-    source = numeric_column("x", default_value=-1)
-    assert ids(bucketized_column(source, [0, 1]), [NAN, 5]) == [[0], [2]]
-
-
-def test_missing_integers_fall_in_the_last_bucket() -> None:
-    source = numeric_column("x", dtype="int64")
-    assert ids(bucketized_column(source, [0, 1]), [NAN, 0]) == [[2], [1]]
-
-
-def test_missing_numbers_do_not_reach_the_normalizer_check() -> None:
-    source = numeric_column("x", normalizer=lambda x: 1 / (x - 0))
-    with np.errstate(divide="ignore"):
-        assert ids(bucketized_column(source, [1]), [NAN, 0.5]) == [[1], [1]]
-
-
 def test_quantiles_are_learned() -> None:
     column = bucketized_column(numeric_column("x"), "quantiles:4")
     with pytest.raises(NotFittedError, match="has not learned its boundaries yet"):
@@ -86,13 +70,6 @@ def test_inverse_gives_intervals() -> None:
         "[10.0, inf)",
         "None",
     ]
-
-
-def test_source_is_fitted_too() -> None:
-    source = numeric_column("x", normalizer="standard")
-    column = bucketized_column(source, [0]).fit({"x": [0.0, 10.0]})
-    assert ids(column, [4.9, 5.1]) == [[0], [1]]
-    assert not hasattr(source, "center_")
 
 
 def test_parameters_refused() -> None:

@@ -10,7 +10,6 @@ from skest.feature_columns import (
     categorical_column_with_identity,
     categorical_column_with_vocabulary_list,
     crossed_column,
-    indicator_column,
 )
 
 
@@ -32,14 +31,6 @@ class TestIdentity:
         column = categorical_column_with_identity("c", 3)
         with pytest.raises(ValueError, match=r"'c' holds 3, but .* num_buckets=3"):
             ids(column, [0, 3])
-
-    def test_categories_that_no_cell_has_are_not_judged(self) -> None:
-        values = pd.Series(pd.Categorical([1, 0], categories=[0, 1, 99]))
-        assert ids(categorical_column_with_identity("c", 3), values) == [[1], [0]]
-
-    def test_strings_are_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"'c' must hold integers .* 'a'"):
-            ids(categorical_column_with_identity("c", 3), ["a"])
 
     def test_parameters_refused(self) -> None:
         for options, error, message in [
@@ -107,18 +98,6 @@ class TestInverse:
         assert found.dtype == object
         assert found.tolist() == [[0, 2], [None, 1]]
 
-    def test_vocabulary(self) -> None:
-        column = categorical_column_with_vocabulary_list(
-            "c", ["b", "a"], num_oov_buckets=2
-        )
-        assert column.inverse([0, 1, 2, 3, -1]).tolist() == ["b", "a", None, None, None]
-        assert column.inverse(1).tolist() == "a"
-        assert column.inverse(np.empty((0, 2), dtype=np.int64)).shape == (0, 2)
-
-    def test_integers_of_a_vocabulary(self) -> None:
-        column = categorical_column_with_vocabulary_list("c", [2**62 + 1, 4])
-        assert column.inverse([0]).tolist() == [2**62 + 1]
-
     def test_hashes_have_none(self) -> None:
         crossed = crossed_column(["a", "b"], 9)
         for column in (categorical_column_with_hash_bucket("c", 9), crossed):
@@ -157,14 +136,3 @@ class TestDelimiter:
                 categorical_column_with_hash_bucket("c", 9, **options)
             with pytest.raises(error, match=message):
                 categorical_column_with_vocabulary_list("c", **options)
-
-    def test_a_vocabulary_of_integers_cannot_be_split(self) -> None:
-        with pytest.raises(ValueError, match="'delimiter' .* of type 'int64'"):
-            categorical_column_with_vocabulary_list("c", [1, 2], delimiter="|")
-
-
-def test_the_advice_for_sets_works():
-    cells = pd.Series([{"b", "a"}, None]).map(sorted, na_action="ignore")
-    column = categorical_column_with_vocabulary_list("c", ["a", "b"])
-    found = indicator_column(column).fit({"c": cells}).transform({"c": cells})
-    assert found.tolist() == [[1, 1], [0, 0]]

@@ -125,19 +125,6 @@ def test_forms_of_input_agree() -> None:
     assert_array_equal(made.transform(X[["education", "age"]].assign(more=1)), expected)
 
 
-def test_fitted_on_an_array() -> None:
-    made = FeatureColumns([numeric_column("x1"), numeric_column(0)])
-    array = np.array([[1.0, 2.0], [3.0, 4.0]])
-    assert made.fit(array).n_features_in_ == 2
-    assert_array_equal(made.transform(array), array[:, ::-1])
-    frame = pd.DataFrame(array, columns=["a", "b"])
-    assert_array_equal(made.transform(frame), array[:, ::-1])
-    with pytest.raises(
-        ValueError, match="X has 3 features, but FeatureColumns is expec"
-    ):
-        made.transform(np.ones((1, 3)))
-
-
 def test_failed_fit_leaves_what_was_learned() -> None:
     made = columns().fit(X)
     expected = made.transform(X)
@@ -258,18 +245,6 @@ def test_inverse_of_rows() -> None:
         clone(made).inverse(rows)
 
 
-@pytest.mark.parametrize("wrap", [indicator_column, lambda c: embedding_column(c, 2)])
-def test_inverse_of_a_wrapped_column(wrap: Any) -> None:
-    column = wrap(categorical_column_with_vocabulary_list("education")).fit(X)
-    assert column.inverse([2, -1]).tolist() == ["c", None]
-    with pytest.raises(
-        ValueError, match="Ids of column 'education' must be from -1 to 2"
-    ):
-        column.inverse([3])
-    with pytest.raises(ValueError, match="'education' hashes its values"):
-        wrap(categorical_column_with_hash_bucket("education", 4)).inverse([3])
-
-
 def test_one_raw_column_as_number_and_as_category() -> None:
     hour = categorical_column_with_identity("hour", 24)
     made = FeatureColumns([numeric_column("hour"), embedding_column(hour, 2)])
@@ -311,19 +286,6 @@ def test_numbers_named_as_an_entry_of_another_column() -> None:
         "dose_length": 1,
         "dose_length_numbers": 2.0,
     }
-
-
-def test_parameters_are_reached_by_name() -> None:
-    made = columns()
-    params = made.get_params()
-    assert params["age__normalizer"] == "standard"
-    assert params["education__categorical_column__min_frequency"] == 1
-    made.set_params(
-        education__categorical_column__max_categories=1, age__dtype="float64"
-    )
-    made.set_params(age=numeric_column("age"), sparse_output=True)
-    assert made.sparse_output
-    assert made.fit_transform(X).shape == (4, 2)
 
 
 def test_names_of_a_plain_list_of_columns() -> None:
@@ -385,10 +347,3 @@ def test_names_that_occur_twice_are_those_of_a_column_transformer() -> None:
     frame = named.set_output(transform="pandas").transform(X)
     assert list(frame) == [*expected, "age__age"]
     assert named.set_output(transform="polars").transform(X).columns == list(frame)
-
-
-def test_names_that_two_keys_make() -> None:
-    X = {"a": ["b_c", "d"], "a_b": ["c", "d"]}
-    keys = [categorical_column_with_vocabulary_list(key) for key in X]
-    names = FeatureColumns(keys).fit(X).get_feature_names_out().tolist()
-    assert names == ["a__a_b_c", "a__a_d", "a_b__a_b_c", "a_b__a_b_d"]

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from skest.core.hashing import fingerprint_cat64
 from skest.feature_columns import (
-    bucketized_column,
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
     categorical_column_with_vocabulary_list,
@@ -58,13 +57,6 @@ def test_nested_crosses_are_flat() -> None:
     X = {"a": ["x"], "b": ["y"], "v": ["ant"]}
     assert nested.name == flat.name == "a_X_b_X_v"
     assert ids(nested, **X) == ids(flat, **X)
-
-
-def test_hash_key_and_bucketized_column() -> None:
-    buckets = bucketized_column(numeric_column("x"), [0])
-    column = crossed_column([buckets, "a"], 1000, hash_key=7)
-    assert column.name == "a_X_x_bucketized"
-    assert ids(column, x=[np.nan], a=["y"]) == [[bucket(1, "y", size=1000, start=7)]]
 
 
 def test_product_of_columns_with_several_values() -> None:
@@ -122,14 +114,6 @@ def test_many_rows_are_as_one(cells: list[tuple[Any, ...]], n_copies: int) -> No
     assert column.encode(X)[column.encoded_key].tolist() == expected * n_copies
 
 
-def test_columns_inside_are_fitted() -> None:
-    learned = categorical_column_with_vocabulary_list("v")
-    column = crossed_column([learned, "a"], 1000)
-    X = {"v": ["bee", "ant"], "a": ["x", "x"]}
-    assert ids(column.fit(X), **X)[0] == [bucket(1, "x", size=1000)]
-    assert not hasattr(learned, "vocabulary_")
-
-
 def test_parameters_refused() -> None:
     for keys, options, error, message in [
         (["a"], {}, ValueError, "two or more names or categorical columns; got"),
@@ -176,12 +160,3 @@ def test_parameters_refused() -> None:
     ]:
         with pytest.raises(error, match=message):
             crossed_column(keys, **{"hash_bucket_size": 5, **options})
-
-
-def test_errors_of_a_column_inside() -> None:
-    inside = categorical_column_with_identity("c", 2)
-    with pytest.raises(ValueError, match="'c' holds 2"):
-        ids(crossed_column([inside, "a"], 10), c=[2], a=["x"])
-    inside.set_params(num_buckets=0)
-    with pytest.raises(ValueError, match="'num_buckets' of identity column 'c'"):
-        crossed_column([inside, "a"], 10)

@@ -14,7 +14,6 @@ from sklearn.preprocessing import StandardScaler
 
 from skest.feature_columns import (
     FeatureColumns,
-    bucketized_column,
     categorical_column_with_identity,
     categorical_column_with_vocabulary_list,
     embedding_column,
@@ -45,14 +44,6 @@ def test_indicator_counts() -> None:
     assert column.transform(X).tolist() == IDENTITY.transform(X).toarray().tolist()
     assert column.transform(X).tolist() == [[2, 0, 0], [0, 0, 1]]
     assert column.get_feature_names_out().tolist() == ["c_0", "c_1", "c_2"]
-
-
-def test_bucketized_column_can_be_embedded() -> None:
-    source = bucketized_column(numeric_column("x"), "quantiles:4")
-    column = embedding_column(source, "auto").fit({"x": np.arange(8.0)})
-    assert column.name == "x_bucketized_embedding"
-    assert column.size == 8  # round(6 * 4 ** 0.25)
-    assert column.encode({"x": [0.0]})["x_bucketized_ids"].tolist() == [[0]]
 
 
 def test_automatic_dimension() -> None:
@@ -194,8 +185,3 @@ def test_parameters_refused() -> None:
             embedding_column(
                 **{"categorical_column": IDENTITY, "dimension": 2, **options}
             )
-
-
-def test_indicator_of_something_else() -> None:
-    with pytest.raises(TypeError, match=r"of an IndicatorColumn must be .*; got 'c'"):
-        indicator_column("c")  # type: ignore[arg-type]

@@ -50,18 +50,6 @@ def test_integers_and_their_decimals_share_a_bucket(value: int) -> None:
     assert of_int == hashing.bucket_ids(strings(str(value)), 1000)
 
 
-def test_int64_keys() -> None:
-    keys = hashing.int64_keys(np.array([-1, 5]))
-    assert keys.tolist() == [2**64 - 1, 5]
-    low, high = (murmurhash3_32("é", seed=seed, positive=True) for seed in (0, 1))
-    assert hashing.int64_keys(strings("é")).tolist() == [low | high << 32]
-
-
-def test_nul_is_hashed() -> None:
-    a, b = hashing.string_to_int64keys(strings("a\0b", "a\0c"))
-    assert a != b
-
-
 def test_lone_surrogate() -> None:
     with pytest.raises(ValueError, match="lone surrogate"):
         hashing.string_hashes(strings("\ud800"))

@@ -4,12 +4,10 @@ import itertools
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 from skest.feature_columns import LinearFeatures, infer_feature_columns
 from skest.feature_columns import choice as chosen
-from skest.feature_columns.table import Table
 
 FRAME = pd.DataFrame(
     {
@@ -54,11 +52,6 @@ def test_frame_for_a_linear_model() -> None:
     assert "vocabulary_" in vars(columns.fit(FRAME).active[-1])
 
 
-def test_dtype_can_be_chosen() -> None:
-    columns = infer_feature_columns(FRAME, dtype="float32")
-    assert columns.active[0].dtype == "float32"
-
-
 @pytest.mark.parametrize("kind", ["dense", "linear"])
 def test_very_many_levels_are_hashed(
     monkeypatch: pytest.MonkeyPatch, kind: str
@@ -85,24 +78,11 @@ def test_array_of_numbers_becomes_one_column() -> None:
         np.testing.assert_allclose(columns.fit_transform(X).mean(axis=0), 0, atol=1e-7)
 
 
-def test_dict_with_one_array() -> None:
-    (column,) = infer_feature_columns({"pixels": np.ones((4, 3))}).active
-    assert (column.name, column.shape) == ("pixels", (3,))
-
-
 def test_array_of_mixed_objects() -> None:
     X = np.array([["a", 1.0], ["b", None]], dtype=object)
     columns = infer_feature_columns(X)
     assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
     assert columns.fit(X).encode(X)["x1"].shape == (2, 2)
-
-
-def test_polars_and_tables() -> None:
-    frame = pl.DataFrame({"a": [1.0, None], "b": ["x", None]})
-    for X in (frame, Table(frame)):
-        columns = infer_feature_columns(X)
-        assert [column.name for column in columns.active] == ["a", "b_indicator"]
-        assert columns.fit(X).n_features_in_ == 2
 
 
 def test_neither_dates_nor_categories() -> None:
@@ -134,21 +114,6 @@ def test_the_category_minus_one() -> None:
             assert columns.encode(X)["c_ids"][0, 0] == -1
 
 
-@pytest.mark.filterwarnings("error")
-def test_other_categories_than_minus_one() -> None:
-    for cells in [["-1", "0", "1"], [0, 1, 2]]:
-        X = {"c": pd.Series(cells, dtype="category")}
-        assert infer_feature_columns(X).fit(X).encode(X)["c_ids"].min() == 0
-
-
-@pytest.mark.filterwarnings("error")
-def test_integers_in_strings_are_categories_as_the_warning_says() -> None:
-    with pytest.warns(UserWarning, match=r"\.astype\(str\)\.astype\('category'\)"):
-        infer_feature_columns({"c": pd.Series([-1, 0, 1], dtype="category")})
-    X = {"c": pd.Series([-1, 0, 1]).astype(str).astype("category")}
-    assert infer_feature_columns(X).active[0].name == "c_indicator"
-
-
 def test_numbers_called_ids_are_numbers_with_a_warning() -> None:
     names = ["id", "ID", "store_id", "userId", "PULocationID", "zip code", "zipcode"]
     for name, kind, missing in zip(
@@ -175,11 +140,6 @@ def test_numbers_not_called_ids_have_no_warning() -> None:
         ("id", [[1, 2], [3, 4]]),
     ]:
         infer_feature_columns({name: np.array(values), "x": np.ones(len(values))})
-
-
-def test_unknown_kind() -> None:
-    with pytest.raises(ValueError, match=r"'kind' .* must be one of 'dense', 'linear'"):
-        infer_feature_columns(FRAME, kind="wide")
 
 
 N = 300

@@ -5,7 +5,6 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from skest.feature_columns.lookup import (
     COMBINERS,
@@ -84,20 +83,6 @@ def test_an_example_without_ids_touches_row_0_with_zero() -> None:
     assert weight.grad.to_dense().tolist() == [[0, 0]] * 3
 
 
-def test_a_bad_first_row_does_not_leak_into_missing_cells() -> None:
-    weight = row_table(torch.full((2, 2), torch.nan))
-    assert row_lookup(weight, torch.tensor([-1])).tolist() == [[0, 0]]
-
-
-def test_gradients_of_two_uses_add_up() -> None:
-    weight = table()
-    (
-        row_lookup(weight, torch.tensor([0])) + row_lookup(weight, torch.tensor([2]))
-    ).sum().backward()
-    assert weight.grad is not None
-    assert weight.grad.to_dense().tolist() == [[1, 1], [0, 0], [1, 1]]
-
-
 def test_max_norm_clips_with_its_gradient() -> None:
     weight = row_table(torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64))
     ids = torch.tensor([[0], [1], [-1]])
@@ -121,34 +106,6 @@ def test_means_are_free_of_the_scale_of_factors() -> None:
             torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 
 
-def test_ids_that_factors_rule_out_are_not_touched() -> None:
-    weight, factors = table(), torch.tensor([[0.0, 1.0, -1.0]])
-    for combiner, touched in (("mean", {2}), ("sqrtn", {2}), ("sum", {0, 1, 2})):
-        weight.grad = None
-        ids = torch.tensor([[0, 2, 1]])
-        combined_rows(weight, ids, combiner, factors=factors).sum().backward()
-        assert weight.grad is not None
-        assert set(weight.grad._indices().flatten().tolist()) == touched
-
-
-@pytest.mark.parametrize("combiner", COMBINERS)
-def test_a_recorded_look_up_holds_for_other_ids_and_factors(combiner: str) -> None:
-    def look_up(weight: Tensor, ids: Tensor, factors: Tensor) -> Tensor:
-        return combined_rows(weight, ids, combiner, 2.0, factors)
-
-    weight = table().detach()
-    ones = torch.ones(IDS.shape)
-    recorded = make_fx(look_up)(weight, torch.zeros_like(IDS), ones)
-    others = (weight, IDS, FACTORS["not positive"])
-    torch.testing.assert_close(recorded(*others), look_up(*others))
-
-
-def test_rows_are_clipped_before_they_are_weighted() -> None:
-    weight, factors = torch.tensor([[3.0, 4.0]]), torch.tensor([[10.0]])
-    result = combined_rows(weight, torch.tensor([[0]]), "sum", 1.0, factors)
-    torch.testing.assert_close(result, torch.tensor([[6.0, 8.0]]))
-
-
 def test_gradients_of_several_look_ups_are_put_one_behind_the_other():
     weight = torch.randn(9, 2, requires_grad=True)
     ids = [torch.tensor([7, -1, 7]), torch.tensor([[2, 7], [-1, -1]])]
@@ -162,12 +119,6 @@ def test_gradients_of_several_look_ups_are_put_one_behind_the_other():
     loss = sum((f * torch.arange(1.0, 1 + f.numel()).view_as(f)).sum() for f in several)
     (expected,) = torch.autograd.grad(loss, weight)
     torch.testing.assert_close(gradient.to_dense(), expected.to_dense())
-
-
-def test_a_table_without_gradient_is_the_table_itself():
-    for n in [1, 3]:
-        weight = torch.randn(9, 2)
-        assert all(found is weight for found in looked_up_often(weight, n))
 
 
 # Several tables at once
@@ -254,15 +205,3 @@ def test_every_table_is_asked_for_by_itself(monkeypatch):
     )
     row_lookups(tables, ids)
     assert [id(weight) for weight in asked] == [id(weight) for weight in tables]
-
-
-def test_an_id_of_minus_one_gives_zeros():
-    for n_tables in [1, 2]:
-        tables = [random_table(3 + i, 2) for i in range(n_tables)]
-        for weight, rows in zip(
-            tables,
-            row_lookups(tables, [torch.tensor([[2], [-1]])] * n_tables),
-            strict=True,
-        ):
-            assert torch.equal(rows, row_lookup(weight, torch.tensor([2, -1])))
-            assert rows[1].tolist() == [0, 0]

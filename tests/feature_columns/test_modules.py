@@ -57,18 +57,6 @@ def test_dense_output_is_sorted_by_name(dtype: torch.dtype) -> None:
     assert output[:, 7:].tolist() == [[0, 1], [1, 0], [0, 1]]
 
 
-def test_initial_tables_come_from_the_generator_only() -> None:
-    columns = dense_columns()
-    before = torch.get_rng_state()
-    tables = [
-        DenseFeatures(columns, generator=seeded(s)).state_dict()["k_embedding_weights"]
-        for s in (0, 0, 1)
-    ]
-    assert torch.equal(tables[0], tables[1])
-    assert not torch.equal(tables[0], tables[2])
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_without_a_generator_the_seed_of_torch_decides() -> None:
     columns = [embedding_column(IDENTITY, 2)]
     with torch.random.fork_rng():
@@ -82,12 +70,6 @@ def test_without_a_generator_the_seed_of_torch_decides() -> None:
         other = DenseFeatures(columns).state_dict()["k_embedding_weights"]
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
-
-
-def test_tables_that_are_not_trained() -> None:
-    column = embedding_column(IDENTITY, 2, trainable=False)
-    (parameter,) = DenseFeatures([column]).parameters()
-    assert not parameter.requires_grad
 
 
 def test_gradients_of_dense_features_are_sparse() -> None:
@@ -162,10 +144,6 @@ def test_awkward_names_of_columns() -> None:
             assert list(module.column_parameters()) == [column.name]
             assert parameter_name(column.name) in module.state_dict()
             assert module(FeatureColumns([column]).encode({name: [1]})).shape[0] == 1
-
-
-def test_names_of_parameters_differ() -> None:
-    assert len({parameter_name(name) for name in AWKWARD}) == len(AWKWARD)
 
 
 def test_copies_and_checkpoints() -> None:

@@ -2,7 +2,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
@@ -16,14 +15,6 @@ NAN = np.nan
 
 def encoded(column: Any, values: Any) -> np.ndarray:
     return column.encode({column.key: np.asarray(values)})[column.name]
-
-
-def test_encode_casts_and_copies() -> None:
-    values = np.array([1.0, 2.0], dtype=np.float32)
-    result = encoded(numeric_column("x"), values)
-    assert result.shape == (2, 1)
-    assert result.dtype == np.float32
-    assert not np.shares_memory(result, values)
 
 
 @pytest.mark.parametrize("dtype", ["float32", np.float64])
@@ -97,13 +88,6 @@ def test_every_element_may_have_its_default_value() -> None:
         assert matrix.tolist() == np.hstack([expected, missing]).tolist()
 
 
-def test_mean_is_learned() -> None:
-    column = numeric_column("x", shape=(2,), default_value="mean")
-    column.fit({"x": np.array([[1.0, NAN], [3.0, 8.0]])})
-    assert column.fill_.tolist() == [2.0, 8.0]
-    assert encoded(column, [[NAN, NAN]]).tolist() == [[2.0, 8.0]]
-
-
 def test_indicators() -> None:
     X = {"x": np.array([[1.0, NAN], [3.0, 8.0]])}
     column = numeric_column("x", shape=2, default_value=0, indicate_missing=True)
@@ -124,13 +108,6 @@ def test_automatic_indicators_are_learned() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_1_missing"]
 
 
-def test_gaps_in_rows_without_weight_are_not_indicated() -> None:
-    X = {"x": np.array([[1.0, NAN], [NAN, 8.0], [3.0, 8.0]])}
-    column = numeric_column("x", shape=2, default_value=0, indicate_missing="auto")
-    column.fit(X, sample_weight=[0, 0.5, 1])
-    assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_0_missing"]
-
-
 def test_not_fitted() -> None:
     for options, learned in [
         ({"default_value": "mean"}, "fill"),
@@ -144,11 +121,6 @@ def test_not_fitted() -> None:
                 numeric_column("x", **options),
                 [NAN if "default_value" in options else 1],
             )
-
-
-def test_closed_column_needs_no_fit() -> None:
-    column = numeric_column("x", normalizer=np.log1p)
-    assert_allclose(column.transform({"x": [0.0, 1.0]}), [[0], [np.log(2)]], rtol=1e-6)
 
 
 def test_integers_are_encoded_as_floats_for_int64_means_ids() -> None:
@@ -273,30 +245,3 @@ def test_failed_fit_leaves_what_was_learned() -> None:
     with pytest.raises(ValueError, match="infinity"):
         column.fit({"x": [5.0, np.inf]})
     assert column.center_.tolist() == [1.0]
-
-
-def test_fit_forgets_what_is_no_longer_open() -> None:
-    column = numeric_column("x", normalizer="standard").fit({"x": [0.0, 2.0]})
-    column.set_params(normalizer=None).fit({"x": [0.0, 2.0]})
-    assert not hasattr(column, "center_")
-
-
-def test_weights_refused() -> None:
-    for weight, message in [
-        ([1.0], "sample_weight.shape"),
-        ([1, -1], "Negative values"),
-        ([0, 0], "non-zero"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            numeric_column("x").fit({"x": [1.0, 2.0]}, sample_weight=weight)
-
-
-def test_frame_with_nullable_numbers() -> None:
-    X = pd.DataFrame({"x": pd.array([1, None], dtype="Int64")})
-    assert encoded(
-        numeric_column("x", default_value=9), X["x"].to_numpy()
-    ).tolist() == [
-        [1],
-        [9],
-    ]
-    assert numeric_column("x", default_value=9).transform(X).tolist() == [[1], [9]]

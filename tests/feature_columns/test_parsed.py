@@ -10,9 +10,7 @@ from numpy.testing import assert_allclose
 
 from skest import DNNRegressor
 from skest.feature_columns import (
-    FeatureColumns,
     parsed_numeric_column,
-    piecewise_linear_column,
 )
 
 TEXTS = ["2026-01-31", "2024-12-31T23:30:15.5", "1969-12-31 12:00Z", None]
@@ -72,13 +70,6 @@ def test_what_is_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             parsed_numeric_column("c", parse, default_value=0.0).transform({"c": cells})
-
-
-def test_buckets_of_a_part() -> None:
-    month = parsed_numeric_column("t", "month", default_value="mean")
-    column = piecewise_linear_column(month, boundaries=[3.0, 6.0, 9.0])
-    X = {"t": ["2026-01-31", "2026-07-01"]}
-    assert len(FeatureColumns([column]).fit(X).encode(X)) > 0
 
 
 def test_export(tmp_path: Any) -> None:

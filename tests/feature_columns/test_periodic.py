@@ -82,22 +82,6 @@ def test_numbers_are_those_of_the_paper(dtype: torch.dtype) -> None:
     assert_allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 1e-6)
 
 
-def test_columns_computed_together_are_those_alone() -> None:
-    given = [*columns(), periodic_column(numeric_column("year")), AGE]
-    rows = X | {"year": rng.normal(size=60)}
-    fitted = FeatureColumns(given).fit(rows)
-    together, encoded = DenseFeatures(fitted), fitted.encode(rows)
-    alone = []
-    for column in sorted(fitted.active, key=lambda column: column.name):
-        dense = DenseFeatures([column])
-        state = {name: together.state_dict()[name] for name in dense.state_dict()}
-        dense.load_state_dict(state)
-        alone.append(dense(encoded))
-    assert_allclose(
-        together(encoded).detach(), torch.cat(alone, dim=1).detach(), atol=1e-6
-    )
-
-
 def test_initial_numbers_come_from_the_generator() -> None:
     fitted = FeatureColumns([periodic_column(PAIR, 9, 4000, scale=0.3)]).fit(X)
     before = torch.get_rng_state()
@@ -123,17 +107,6 @@ def network(model: Any = DNNClassifier, **parameters: Any) -> Any:
     settings = {"max_iter": 3, "random_state": 0, "feature_columns": columns()}
     settings |= {"optimizer": "adam", "learning_rate": 0.01}
     return model((8,), **settings | parameters)
-
-
-def test_a_network_learns_all_of_it() -> None:
-    model = network()
-    first = clone(model).set_params(max_steps=1, max_iter=100, learning_rate=1e-9)
-    before, after = (m.fit(X, Y).estimator_ for m in (first, model))
-    names = [f"inputs.{c.name}.{n}" for c in columns() for n in PARAMETERS]
-    assert set(names) <= set(after.get_variable_names())
-    for name in names:
-        one, two = before.get_variable_value(name), after.get_variable_value(name)
-        assert (abs(one - two) > 1e-4).all()
 
 
 def test_a_recorded_fit_is_the_eager_one() -> None:
@@ -235,14 +208,6 @@ def test_linear_models_refuse_it() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(X, Y)
-
-
-def test_missing_numbers_are_those_of_the_source() -> None:
-    column = periodic_column(numeric_column("x"))
-    with pytest.raises(ValueError, match="Column 'x' holds NaN"):
-        column.encode({"x": [np.nan]})
-    filled = periodic_column(numeric_column("x", default_value=3))
-    assert filled.encode({"x": [np.nan]})["x_periodic_numbers"].tolist() == [[3]]
 
 
 def test_parameters_refused() -> None:

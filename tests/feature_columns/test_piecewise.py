@@ -117,11 +117,6 @@ def test_a_table_gets_gradients_of_what_was_seen_only() -> None:
     assert dense.get_parameter("x_ple_weights").grad.tolist() == expected
 
 
-def test_a_table_with_nothing_beside_it_does_not_start_at_zero() -> None:
-    columns = FeatureColumns([ple([0, 1, 2])])
-    assert DenseFeatures(columns)(columns.encode({"x": [1.5]})).all()
-
-
 @settings(deadline=None, max_examples=50)
 @given(
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=8, unique=True),
@@ -179,14 +174,6 @@ def test_edges_of_a_tree_are_where_the_target_changes() -> None:
         ple("tree:4").fit({"x": x}, classes[1:])
 
 
-def test_buckets_of_distinct_values() -> None:
-    values = np.repeat([0.0, 5, 9], [900, 30, 70])
-    column = bucketized_column(numeric_column("x"), "distinct:48").fit({"x": values})
-    assert column.boundaries_.tolist() == [5, 9]
-    constant = bucketized_column(numeric_column("x"), "distinct:9").fit({"x": [4, 4]})
-    assert constant.boundaries_.tolist() == [4]
-
-
 @pytest.mark.parametrize("boundaries", ["distinct:9", "quantiles:9", "tree:9"])
 def test_a_weight_of_two_counts_like_two_rows(boundaries: str) -> None:
     x = np.append(rng.exponential(size=300).round(1), [50, 51])
@@ -208,14 +195,6 @@ def test_missing_numbers_are_filled_if_the_source_does() -> None:
     assert column.transform({"x": [NAN]}).tolist() == [[1, 0]]
     assert column.encode({"x": [NAN]})["x_ple_ids"].tolist() == [[1]]
     assert ple([0, 2, 4]).encode({"x": [NAN]})["x_ple_ids"].tolist() == [[-1]]
-
-
-def test_integers_and_scaled_numbers() -> None:
-    column = piecewise_linear_column(numeric_column("x", dtype="int64"), [0.5, 2.5])
-    assert column.transform({"x": [0, 1, 2, 3]}).tolist() == [[0], [0.25], [0.75], [1]]
-    scaled = numeric_column("x", normalizer="minmax")
-    column = piecewise_linear_column(scaled, [0, 0.5, 1]).fit({"x": [0, 40]})
-    assert column.transform({"x": [30]}).tolist() == [[1, 0.5]]
 
 
 def test_parameters_refused() -> None:

@@ -4,13 +4,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from skest.feature_columns import (
     categorical_column_with_identity,
     categorical_column_with_vocabulary_list,
-    crossed_column,
     indicator_column,
     numeric_column,
 )
@@ -21,48 +19,6 @@ from skest.feature_columns.table import Table
 
 def objects(values: list[Any]) -> np.ndarray:
     return np.fromiter(values, dtype=object, count=len(values))
-
-
-STRINGS = [["b", "a"], [], None, ["a", None, "", "c"]]
-
-
-def string_lists() -> dict[str, Any]:
-    arrow = pd.ArrowDtype(pa.list_(pa.string()))
-    return {
-        "lists": pd.DataFrame({"c": STRINGS}),
-        "tuples": pd.DataFrame({"c": [None if c is None else (*c,) for c in STRINGS]}),
-        "arrays": pd.DataFrame(
-            {"c": [None if c is None else np.array(c, object) for c in STRINGS]}
-        ),
-        "fixed width arrays": {
-            "c": objects(
-                [np.array(c) for c in (["b", "a"], [], [], ["a", "", "", "c"])]
-            )
-        },
-        "missing as NaN": pd.DataFrame({"c": [["b", "a"], [], np.nan, STRINGS[3]]}),
-        "pandas arrow": pd.DataFrame({"c": pd.Series(STRINGS, dtype=arrow)}),
-        "polars": pl.DataFrame({"c": STRINGS}),
-        "pyarrow": pa.table({"c": STRINGS}),
-        "object array": {"c": objects(STRINGS)},
-        "list": {"c": STRINGS},
-    }
-
-
-def test_lists_of_every_form_give_the_same() -> None:
-    for form in string_lists():
-        table = Table(string_lists()[form])
-        cells = table.factorized("c")
-        values = [
-            [cells.distinct[code] if code >= 0 else None for code in row]
-            for row in cells.codes
-        ]
-        none = [None] * 4
-        assert values == [["b", "a", None, None], none, none, ["a", None, None, "c"]]
-        flat = table.flat("c")
-        assert flat is not None
-        assert flat.lengths.tolist() == [2, 0, 0, 4]
-        assert table.flat("c") is flat
-        assert not table.holds_numbers("c")
 
 
 def test_lists_of_integers() -> None:
@@ -84,24 +40,6 @@ def test_lists_are_one_bag() -> None:
     assert column.transform(X).tolist() == [[1, 2], [0, 0], [0, 0], [1, 0]]
 
 
-def test_all_lists_are_empty() -> None:
-    column = categorical_column_with_identity("c", 8)
-    assert column.encode({"c": [[], []]})["c_ids"].tolist() == [[-1], [-1]]
-
-
-def test_lists_are_crossed_each_with_each() -> None:
-    column = crossed_column(["c", "d"], 100)
-    ids = column.encode({"c": [["b", "a"], []], "d": ["x", "y"]})["c_X_d_ids"]
-    assert ids.shape == (2, 2)
-    assert (ids[0] >= 0).all()
-    assert (ids[1] == -1).all()
-
-
-def test_polars_arrays_of_fixed_width() -> None:
-    X = pl.DataFrame({"c": pl.Series([[1, 2], [3, 4]], dtype=pl.Array(pl.Int64, 2))})
-    assert numeric_column("c", 2).encode(X)["c"].tolist() == [[1, 2], [3, 4]]
-
-
 def test_no_lists_of_categories() -> None:
     for cells, message in [
         ([["a"], "b"], r"'c' holds lists, but also 'b', .* here \['b'\]"),
@@ -118,13 +56,6 @@ def test_no_lists_of_categories() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             Table({"c": objects(cells)}).factorized("c")
-
-
-def test_lists_of_one_length_are_vectors() -> None:
-    for form in [dict, pd.DataFrame, pl.DataFrame]:
-        X = form({"x": [[1.0, 2.0], [3.0, 4.0]]})
-        assert numeric_column("x", 2).encode(X)["x"].tolist() == [[1, 2], [3, 4]]
-        assert Table(X).column("x").tolist() == [[1, 2], [3, 4]]
 
 
 def test_lists_of_several_lengths_are_no_numbers() -> None:

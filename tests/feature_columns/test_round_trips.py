@@ -212,36 +212,6 @@ def test_integers_beyond_64_bits_are_refused() -> None:
             hashed().encode({"c": as_objects([5, value])})
 
 
-LARGE = [2**53, 2**53 + 1, None, 1234567890123456789, -(2**62) - 1]
-
-
-def test_large_integers_beside_gaps_are_exact() -> None:
-    for frame in [pl.DataFrame, pa.table]:
-        column = categorical_column_with_hash_bucket("u", 10**6)
-        whole = column.encode(frame({"u": LARGE}))["u_ids"]
-        parts = [
-            column.encode({"u": np.array([value])})["u_ids"] for value in LARGE if value
-        ]
-        assert whole[2, 0] == -1
-        assert whole[[0, 1, 3, 4], 0].tolist() == [part[0, 0] for part in parts]
-        lists = column.encode({"u": [[value] for value in LARGE]})["u_ids"]
-        assert lists.tolist() == whole.tolist()
-
-
-def test_polars_strings_keep_nul_at_their_end() -> None:
-    column = categorical_column_with_hash_bucket("u", 1000)
-    values = ["a\0", "\0", "a"]
-    from_polars = column.encode(pl.DataFrame({"u": values}))["u_ids"]
-    from_pandas = column.encode(pd.DataFrame({"u": values}))["u_ids"]
-    assert from_polars.tolist() == from_pandas.tolist()
-
-
-def test_inverse_of_a_weighted_column() -> None:
-    words = categorical_column_with_vocabulary_list("w", ["a", "b"])
-    column = weighted_categorical_column(words, "f")
-    assert column.inverse([1, 0, -1]).tolist() == ["b", "a", None]
-
-
 def test_weights_of_parts_are_those_of_the_whole() -> None:
     words = categorical_column_with_vocabulary_list("w", ["a", "b"], delimiter="|")
     column = weighted_categorical_column(words, "f")
@@ -281,14 +251,6 @@ def test_numbers_that_become_infinite_are_refused(column: Any) -> None:
                 method = made.encode  # there is no plain matrix of sequences
             with pytest.raises(ValueError, match="'a' holds a number that is infinite"):
                 method(X)
-
-
-def test_missing_values_whose_fill_becomes_infinite() -> None:
-    column = numeric_column("a", default_value=1e35, normalizer="minmax")
-    column.fit({"a": [0.0, 1e-6]})
-    for method in (column.encode, column.transform):
-        with pytest.raises(ValueError, match="'a' holds a number that is infinite"):
-            method({"a": [0.0, np.nan]})
 
 
 def test_numbers_that_become_infinite_in_the_type_of_the_network() -> None:

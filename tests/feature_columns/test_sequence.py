@@ -15,7 +15,6 @@ from skest.feature_columns import (
     SequenceCategoricalColumn,
     SequenceFeatures,
     bucketized_column,
-    categorical_column_with_vocabulary_list,
     crossed_column,
     embedding_column,
     indicator_column,
@@ -50,12 +49,6 @@ def test_numbers_of_every_form_give_the_same() -> None:
             [4, 0, 0],
         ]
         assert encoded["x_length"].tolist() == [3, 0, 0, 1]
-
-
-def test_single_numbers_are_sequences_of_one_step() -> None:
-    encoded = sequence_numeric_column("x").encode({"x": np.array([5.0, np.nan])})
-    assert encoded["x"].tolist() == [[[5.0]], [[0.0]]]
-    assert encoded["x_length"].tolist() == [1, 0]
 
 
 def test_steps_of_several_numbers() -> None:
@@ -99,19 +92,6 @@ def test_every_element_of_a_step_may_have_its_default_value():
         assert encoded["x"].tolist() == [[[3, 2], [1, 4]]]
 
 
-def test_a_default_value_pads_too() -> None:
-    column = sequence_numeric_column("x", default_value=9, normalizer=lambda x: 2 * x)
-    encoded = column.encode({"x": [[1.0, np.nan], [2.0]]})["x"]
-    assert encoded[:, :, 0].tolist() == [[2, 18], [4, 9]]
-
-
-def test_only_empty_sequences_can_be_encoded() -> None:
-    column = sequence_numeric_column("x", normalizer="standard").fit({"x": [[1, 2]]})
-    encoded = column.encode({"x": [[], None]})
-    assert encoded["x"].tolist() == [[[0.0]], [[0.0]]]
-    assert encoded["x_length"].tolist() == [0, 0]
-
-
 VOCABULARY = sequence_categorical_column_with_vocabulary_list("c", ["a", "b"])
 
 
@@ -146,18 +126,6 @@ def test_wrapped_categories(wrap: Any) -> None:
         assert torch.equal(again["c_ids"], encoded["c_ids"])
 
 
-def test_parameters_and_names() -> None:
-    column = embedding_column(VOCABULARY, 2)
-    columns = FeatureColumns([("visits", column)])
-    name = "visits__categorical_column__categorical_column__vocabulary_list"
-    assert columns.get_params()[name] == ["a", "b"]
-    columns.set_params(**{name: ["b"]})
-    assert columns.encode({"c": [["b", "a"]]})["c_ids"].tolist() == [[0, -1]]
-    assert column.name == "c_embedding"
-    names = indicator_column(sequence_pair()[0]).get_feature_names_out()
-    assert names.tolist() == ["c_a", "c_b"]
-
-
 def sequence_pair() -> tuple[Any, Any]:
     column = sequence_categorical_column_with_vocabulary_list("c", ["a", "b"])
     return column, sequence_numeric_column("x")
@@ -170,15 +138,6 @@ def test_lengths_must_agree() -> None:
     message = "in row 1, column 'c_indicator' has 2 steps and column 'x' has 1"
     with pytest.raises(ValueError, match=message):
         columns.encode({"c": [["a"], ["b", "a"]], "x": [[1], [2]]})
-
-
-def test_two_columns_for_one_entry() -> None:
-    keys = ["c", "b"]
-    plain = categorical_column_with_vocabulary_list("c", keys)
-    of_steps = sequence_categorical_column_with_vocabulary_list("c", keys)
-    columns = FeatureColumns([plain, indicator_column(of_steps)])
-    with pytest.raises(ValueError, match="encode 'c_ids' in different ways"):
-        columns.encode({"c": [["b"]]})
 
 
 def test_bad_cells() -> None:
@@ -302,11 +261,6 @@ def test_inferred_from_arrays() -> None:
     assert column.length_key == "c_ids_length"
 
 
-def test_no_sequences_to_infer() -> None:
-    with pytest.raises(ValueError, match="X has no column of sequences: no cells are"):
-        infer_feature_columns(MIXED[["age", "sex"]], "sequence")
-
-
 def test_delimiter() -> None:
     for make in [
         lambda **o: sequence_categorical_column_with_vocabulary_list(
@@ -361,15 +315,6 @@ def test_steps_that_no_sequence_has_are_cut_off() -> None:
     steps, lengths = module(empty)
     assert steps.shape[:2] == (1, 1)
     assert lengths.tolist() == [0]
-
-
-def test_gradients_of_tables_are_sparse() -> None:
-    module = SequenceFeatures([embedding_column(STEP_IDENTITY, 2)])
-    module(columns().encode(STEPS))[0].sum().backward()
-    gradient = module.column_parameters()["k_embedding"].grad
-    assert gradient is not None
-    assert gradient.is_sparse
-    np.testing.assert_array_equal(gradient.to_dense()[:, 0], [1, 2, 1])
 
 
 def test_columns_refused() -> None:

@@ -1,29 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-import copy
-import pickle
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from skest.feature_columns import (
     DenseFeatures,
     FeatureColumns,
-    LinearFeatures,
     SequenceFeatures,
     SharedEmbeddingColumn,
     bucketized_column,
-    categorical_column_with_hash_bucket,
     categorical_column_with_identity,
-    categorical_column_with_vocabulary_file,
     categorical_column_with_vocabulary_list,
-    crossed_column,
     embedding_column,
     indicator_column,
     numeric_column,
@@ -31,7 +22,6 @@ from skest.feature_columns import (
     shared_embeddings,
     weighted_categorical_column,
 )
-from skest.optimizers import make_optimizer
 
 IDENTITIES = [categorical_column_with_identity(key, 4) for key in ("q", "d")]
 OTHERS = [categorical_column_with_identity(key, 3) for key in "ab"]
@@ -103,17 +93,6 @@ def test_a_share_is_one_of_the_cells_of_all_columns() -> None:
             assert list(column.categorical_column_.vocabulary_) == expected
 
 
-def test_learned_from_strings_that_are_split() -> None:
-    columns = [
-        categorical_column_with_vocabulary_list(key, min_frequency=0.25, delimiter="|")
-        for key in ("q", "d")
-    ]
-    X = {"q": ["a|b|b|b", "a"], "d": ["c", ""]}
-    (q, d) = (column.fit(X) for column in shared_embeddings(columns, 2))
-    assert list(q.categorical_column_.vocabulary_) == ["a", "b", "c"]
-    assert ids_of(d, {"d": ["b|c"]}) == [[1, 2]]
-
-
 def test_an_indicator_of_the_column_alone_has_its_own_vocabulary() -> None:
     columns = FeatureColumns(
         [indicator_column(LEARNED[0]), *shared_embeddings(LEARNED, 2)]
@@ -121,10 +100,6 @@ def test_an_indicator_of_the_column_alone_has_its_own_vocabulary() -> None:
     encoded = columns.fit(X).encode(X)
     assert encoded["q_ids"].tolist() == [[0], [1], [-1]]
     assert encoded[f"{TABLE}_q_ids"].tolist() == [[1], [2], [-1]]
-
-
-def filled(weights: torch.Tensor, _: torch.Generator, value: float) -> None:
-    weights.fill_(value)
 
 
 def modules(columns: Any) -> DenseFeatures:
@@ -154,49 +129,6 @@ def test_there_is_one_table_and_its_gradient_is_the_sum() -> None:
     assert table.grad.is_sparse
     expected = sum(parameter.grad.to_dense() for parameter in own.values())
     torch.testing.assert_close(table.grad.to_dense(), expected)
-
-
-def test_an_optimizer_steps_the_table_once() -> None:
-    module = modules(shared_embeddings(IDENTITIES, 2))
-    (table,) = module.parameters()
-    before = table.detach().clone()
-    optimizer = make_optimizer("adagrad", module.parameters(), 0.5)
-    columns = FeatureColumns(shared_embeddings(IDENTITIES, 2))
-    module(columns.encode({"q": [1], "d": [1]})).sum().backward()
-    optimizer.step()
-    # Adagrad of a gradient of 1 + 1, with the accumulator from 0.1
-    moved = torch.zeros(4, 2)
-    moved[1] = 0.5 * 2 / (0.1 + 2**2) ** 0.5
-    torch.testing.assert_close(table.detach(), before - moved)
-
-
-def test_linear_features_and_not_trainable() -> None:
-    columns = FeatureColumns(shared_embeddings(IDENTITIES, 2, trainable=False))
-    linear = LinearFeatures(columns)
-    shapes = {name: tuple(p.shape) for name, p in linear.named_parameters()}
-    assert shapes == {
-        "bias": (1,),
-        "d_shared_embedding_weights": (2, 1),
-        "q_shared_embedding_weights": (2, 1),
-        f"dense.{TABLE}_weights": (4, 2),
-    }
-    assert not linear.get_parameter(f"dense.{TABLE}_weights").requires_grad
-    assert linear(columns.encode({"q": [0], "d": [1]})).tolist() == [[0]]
-
-
-def test_copies_of_single_columns_still_share() -> None:
-    for duplicate in [copy.deepcopy, clone, pickle.dumps]:
-        given = shared_embeddings(LEARNED, 2, initializer=partial(filled, value=2.0))
-        if duplicate is pickle.dumps:
-            given = shared_embeddings(LEARNED, 2)
-            copies = [pickle.loads(duplicate(column)) for column in given]
-        else:
-            copies = [duplicate(column) for column in given]
-        assert copies[0].categorical_columns is not copies[1].categorical_columns
-        columns = FeatureColumns(copies).fit(X)
-        assert [name for name, _ in DenseFeatures(columns).named_parameters()] == [
-            f"{TABLE}_weights"
-        ]
 
 
 def test_transform_takes_the_learned_table() -> None:
@@ -280,15 +212,6 @@ def test_weighted_and_plain_columns_share() -> None:
     assert list(column.categorical.categorical.vocabulary) == ["a", "b"]
 
 
-def test_crosses_share_buckets() -> None:
-    crosses = [crossed_column([key, "day"], 5) for key in ("q", "d")]
-    hashed = [categorical_column_with_hash_bucket(key, 5) for key in ("q", "d")]
-    for columns in (crosses, hashed):
-        module = DenseFeatures(shared_embeddings(columns, 2))
-        (table,) = module.parameters()
-        assert table.shape == (5, 2)
-
-
 vocabulary = categorical_column_with_vocabulary_list
 
 
@@ -360,27 +283,3 @@ def test_strings_and_integers() -> None:
     columns = FeatureColumns(shared_embeddings(LEARNED, 2))
     with pytest.raises(ValueError, match="'q' holds strings and 'd' integers"):
         columns.fit({"q": ["a"], "d": [1]})
-
-
-def test_nothing_to_learn() -> None:
-    columns = FeatureColumns(shared_embeddings(LEARNED, 2))
-    with pytest.raises(ValueError, match="'q' has no value that occurs often enough"):
-        columns.fit({"q": [""], "d": [None]})
-    with pytest.raises(ValueError, match="'d' is not in X"):
-        FeatureColumns(shared_embeddings(LEARNED, 2)[:1]).fit({"q": ["a"]})
-
-
-def test_a_fitted_column_needs_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "words.txt"
-    path.write_text("a\nb\n")
-    columns = FeatureColumns(
-        shared_embeddings(
-            [categorical_column_with_vocabulary_file(key, path) for key in "qd"], 2
-        )
-    )
-    X = {"q": ["a", "b"], "d": ["b", "c"]}
-    before = columns.fit(X).encode(X)
-    path.unlink()
-    after = columns.encode(X)
-    for key, tensor in before.items():
-        assert_array_equal(after[key], tensor)

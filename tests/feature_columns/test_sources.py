@@ -11,7 +11,6 @@ import scipy.sparse
 
 from skest.feature_columns import infer_feature_columns
 from skest.feature_columns.cells import Factorized
-from skest.feature_columns.sources import plain_array, read_cells
 from skest.feature_columns.table import Table
 from tests._forms import FORMS, REFUSED, REFUSED_TABLES
 
@@ -91,36 +90,10 @@ def test_sparse_matrices_of_every_form_are_the_same() -> None:
             assert encoded[f"{key}_ids"].tolist() == [[1, -1], [0, 2], [-1, -1]]
 
 
-def test_sparse_matrices_with_long_indices() -> None:
-    matrix = scipy.sparse.csr_array(np.eye(3))
-    matrix.indices = matrix.indices.astype(np.int64)
-    matrix.indptr = matrix.indptr.astype(np.int64)
-    encoded = infer_feature_columns(matrix).fit(matrix).encode(matrix)
-    assert encoded["x_ids"].tolist() == [[0], [1], [2]]
-
-
-def test_masks() -> None:
-    for dtype in [np.float32, np.int64, object, "U1", bool]:
-        values = np.array([[0, 1], [1, 0]]).astype(dtype)
-        plain = plain_array(np.ma.masked_array(values, mask=[[0, 1], [0, 0]]), "x")
-        assert type(plain) is np.ndarray
-        assert plain.dtype == (np.float32 if dtype is np.float32 else object)
-        assert pd.isna(plain).tolist() == [[False, True], [False, False]]
-        assert plain[1].tolist() == values[1].tolist()
-        unmasked = plain_array(np.ma.masked_array(values), "x")
-        assert type(unmasked) is np.ndarray
-        assert unmasked.dtype == values.dtype
-
-
 def test_masked_integers_stay_exact() -> None:
     large = 2**60 + 1
     cells = Table({"c": np.ma.masked_equal([large, 5], 5)}).factorized("c")
     assert values_of(cells) == [large, None]
-
-
-def test_masked_tables() -> None:
-    X = np.ma.masked_equal([[1.0, 9.0], [3.0, 5.0]], 9.0)
-    np.testing.assert_array_equal(Table(X).numbers("x1"), [np.nan, 5])
 
 
 LARGE = 2**60 + 1
@@ -139,14 +112,3 @@ def test_integers_in_lists_with_gaps_stay_exact() -> None:
         expected = [[LARGE, None], [3, LARGE + 1], [None, None]]
         assert values_of(Table({"c": column}).factorized("c")) == expected
         assert values_of(Table({"c": column[:1]}).factorized("c")) == expected[:1]
-
-
-def test_a_series_of_a_library_that_is_not_known() -> None:
-    class Values:
-        def to_numpy(self) -> np.ndarray:
-            raise AssertionError("not asked: it may be anything")
-
-        def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-            return np.array([1.0, 2.0])
-
-    assert read_cells(Values(), "c").tolist() == [1, 2]

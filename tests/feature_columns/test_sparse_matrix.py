@@ -5,7 +5,6 @@ import pytest
 import scipy.sparse
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from skest.feature_columns import (
@@ -37,14 +36,6 @@ def test_encode() -> None:
     assert_array_equal(encoded["x_ids_values"], values)
 
 
-def test_dtypes() -> None:
-    for dtype in ["float32", "float64", "int64", "bool"]:
-        matrix = scipy.sparse.csr_array(DENSE.astype(dtype))
-        values = SparseMatrixColumn().fit(matrix).encode(matrix)["x_ids_values"]
-        expected = np.float32 if dtype in ("float32", "bool") else np.float64
-        assert values.dtype == expected
-
-
 def test_parts_are_padded_by_themselves() -> None:
     X = scipy.sparse.csr_array(np.tril(np.ones((4, 4), dtype=np.float32)))
     columns = FeatureColumns([SparseMatrixColumn()]).fit(X)
@@ -65,11 +56,6 @@ def test_transform_is_sparse_and_scaled() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_2", "x_3"]
     assert_array_equal(column.transform(DENSE).toarray(), matrix.toarray())
     assert_allclose(indicator_column(SparseMatrixColumn()).fit_transform(X), SCALED)
-
-
-def test_rows_of_weight_zero_do_not_set_the_scale() -> None:
-    column = SparseMatrixColumn().fit(X, sample_weight=[1, 0, 1, 0.5])
-    assert column.scale_.tolist() == [1, 4, 1, 8]
 
 
 def test_one_entry_of_a_dictionary() -> None:
@@ -113,12 +99,6 @@ def test_embedding_is_a_product() -> None:
         assert_allclose(fitted.transform(X), SCALED @ weights)
 
 
-def test_indicator_is_the_matrix() -> None:
-    columns = FeatureColumns([indicator_column(SparseMatrixColumn())]).fit(X)
-    output = DenseFeatures(columns, torch.float64)(columns.encode(X, torch.float64))
-    assert_allclose(output, SCALED)
-
-
 def test_inference() -> None:
     (linear,) = infer_feature_columns(X, "linear").active
     assert isinstance(linear, SparseMatrixColumn)
@@ -138,11 +118,6 @@ def test_number_of_features() -> None:
         column.transform({"a": X[:, :3]})
     with pytest.raises(ValueError, match="X has 3 features, but .* is expecting 4"):
         SparseMatrixColumn().fit(X).transform(X[:, :3])
-
-
-def test_unfitted() -> None:
-    with pytest.raises(NotFittedError, match="'x' has not learned its scale"):
-        SparseMatrixColumn().transform(X)
 
 
 def test_numbers_refused() -> None:

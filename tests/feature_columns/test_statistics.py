@@ -12,21 +12,11 @@ from skest.feature_columns import numeric_column, statistics
 from skest.feature_columns.statistics import (
     Distribution,
     UniformMap,
-    copied_by_rows,
     extremes,
     mean_and_scale,
 )
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
-
-
-def test_shares() -> None:
-    values, weights = np.array([3.0, 1.0, 3.0, 2.0]), np.array([1, 4, 2, 3])
-    distinct, share = distribution = Distribution.of(values, weights)
-    assert_array_equal(distinct, [1, 2, 3])
-    assert_allclose(share, [0.4, 0.7, 1])
-    levels = np.array([0, 0.4, 0.41, 0.7, 1])
-    assert_array_equal(distribution.quantiles(levels), [0, 0, 1, 1, 2])
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1))
@@ -60,33 +50,10 @@ def test_close_to_scikit_learn(kind: str, dtype: str, rng: np.random.Generator) 
     assert actual.max() == 1
 
 
-def test_by_hand() -> None:
-    learned = UniformMap.learned(np.array([1.0, 2, 2, 5]), np.array([1.0, 1, 1, 1]))
-    assert learned.knots.tolist() == [1, 2, 5]
-    assert learned.images.tolist() == [0, 0.5, 1]
-    given_, expected = np.array([-9, 1, 1.5, 2, 3.5, 99]), [0, 0, 0.25, 0.5, 0.75, 1]
-    assert_array_equal(learned(given_), expected)
-
-
-def test_one_number_is_mapped_to_zero() -> None:
-    learned = UniformMap.learned(np.array([3.0, 3.0]), None)
-    assert learned(np.array([1.0, 3.0, 5.0])).tolist() == [0, 0, 0]
-
-
 def test_numbers_that_are_nearly_the_same() -> None:
     for low, high in [(0.0, 1e-300), (1.0, np.nextafter(1.0, 2))]:
         values = np.array([low, high])
         assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
-
-
-@given(st.lists(FLOATS, min_size=1), st.lists(FLOATS, min_size=1))
-def test_increases_within_bounds(train: list[float], test: list[float]) -> None:
-    learned = UniformMap.learned(np.array(train, dtype=np.float32), None)
-    images = learned(np.sort(np.array(test, dtype=np.float32)))
-    assert images.dtype == np.float32
-    assert (np.diff(images) >= -1e-6).all()
-    assert images.min() >= 0
-    assert images.max() <= 1 + 1e-6
 
 
 @given(st.lists(FLOATS, min_size=2, max_size=9, unique=True), st.data())
@@ -104,22 +71,6 @@ def test_says_what_onnx_operators_say(train: list[float], data: Any) -> None:
 
 
 class TestColumn:
-    def test_weights_and_gaps(self, rng: np.random.Generator) -> None:
-        x, weight = rng.normal(size=50), rng.integers(0, 4, size=50)
-        x[7] = np.nan
-        columns = [
-            numeric_column("x", normalizer="quantile", default_value=0.0)
-            for _ in range(2)
-        ]
-        weighted = columns[0].fit({"x": x}, sample_weight=weight)
-        repeated = columns[1].fit({"x": np.repeat(x, weight)})
-        for actual, expected in zip(
-            weighted.quantile_maps_[0], repeated.quantile_maps_[0], strict=True
-        ):
-            assert_array_equal(actual, expected)
-        X = {"x": [np.nan, 0.0]}
-        assert len(set(weighted.transform(X)[:, 0])) == 1
-
     def test_memory_is_bounded(self, rng: np.random.Generator) -> None:
         x = rng.normal(size=20_000) * (rng.random(20_000) < 0.5)
         (learned,) = (
@@ -159,14 +110,6 @@ class TestMoments:
             expected = StandardScaler().fit(values.astype(np.float64))
             assert_allclose(mean, expected.mean_, rtol=1e-12)
             assert_allclose(scale, expected.scale_, rtol=1e-9)
-
-    def test_a_copy_has_its_rows_one_behind_the_other(self):
-        for order, n_columns in (("C", 1), ("F", 16), ("F", 37)):
-            values = np.array(np.arange(5.0 * n_columns).reshape(5, -1), order=order)
-            copy = copied_by_rows(values, "float32")
-            assert copy.flags.c_contiguous and copy.dtype == np.float32
-            assert not np.shares_memory(copy, values)
-            assert_array_equal(copy, values)
 
     @pytest.mark.parametrize("dtype", ["float32", "int64"])
     def test_extremes_are_those_of_each_column(self, dtype):

@@ -13,44 +13,6 @@ import torch
 from skest.feature_columns.numeric import numeric_column
 from skest.feature_columns.table import Table
 
-STRINGS = ["b", None, "", "a", "b"]
-
-
-def string_columns() -> dict[str, Any]:
-    return {
-        "str dtype": pd.DataFrame({"c": STRINGS}),
-        "string dtype": pd.DataFrame({"c": pd.array(STRINGS, dtype="string")}),
-        "object dtype": pd.DataFrame({"c": pd.Series(STRINGS, dtype=object)}),
-        "pd.NA": pd.DataFrame(
-            {"c": pd.Series(["b", pd.NA, "", "a", "b"], dtype=object)}
-        ),
-        "NaN": {"c": np.array(["b", np.nan, "", "a", "b"], dtype=object)},
-        "polars": pl.DataFrame({"c": STRINGS}),
-        "polars categorical": pl.DataFrame(
-            {"c": pl.Series(STRINGS, dtype=pl.Categorical)}
-        ),
-        "polars series in a dict": {"c": pl.Series(STRINGS)},
-        "bytes": {"c": np.array([b"b", None, b"", b"a", b"b"], dtype=object)},
-        "fixed width": {"c": np.array(["b", "", "", "a", "b"])},
-        "fixed width bytes": {"c": np.array([b"b", b"", b"", b"a", b"b"])},
-        "NumPy strings": {
-            "c": np.array(["b", "", "", "a", "b"], np.dtypes.StringDType())
-        },
-        "list": {"c": STRINGS},
-        "object array": np.array([STRINGS], dtype=object).T,
-    }
-
-
-def test_strings_of_every_form_give_the_same() -> None:
-    for form in string_columns():
-        X = string_columns()[form]
-        table = Table(X)
-        cells = table.factorized("x0" if isinstance(X, np.ndarray) else "c")
-        assert cells.codes.dtype == np.int64
-        values = [cells.distinct[code] if code >= 0 else None for code in cells.codes]
-        assert values == ["b", None, None, "a", "b"]
-        assert cells.are_strings
-
 
 def test_pandas_category_keeps_its_order() -> None:
     values = pd.Categorical(["b", None, "a"], categories=["unused", "a", "b"])
@@ -85,14 +47,6 @@ def test_integers_of_every_form_give_the_same() -> None:
         assert cells.are_integers
 
 
-def test_integers_with_gaps_of_a_frame() -> None:
-    for dtype in ["float64", "Int64", "object"]:
-        table = Table(pd.DataFrame({"c": pd.Series([3, None, 5], dtype=dtype)}))
-        cells = table.factorized("c")
-        assert cells.codes.tolist() == [0, -1, 1]
-        assert cells.distinct.tolist() == [3, 5]
-
-
 def test_equal_values_of_two_kinds_are_refused() -> None:
     for other in (True, 1.0, Decimal(1)):
         for values in ([1, other, 2], [other, 1, 2], [None, 2, 1, other]):
@@ -104,12 +58,6 @@ def test_equal_values_of_two_kinds_are_refused() -> None:
             for X in forms:
                 with pytest.raises(ValueError, match=message):
                     Table(X).factorized("c")
-
-
-@pytest.mark.filterwarnings("ignore:the matrix subclass")
-def test_a_matrix_has_two_dimensions() -> None:
-    cells = Table({"c": np.matrix([["a", ""], ["b", "a"]])}).factorized("c")
-    assert cells.codes.tolist() == [[0, -1], [2, 0]]
 
 
 def test_one_cell_is_read_as_two_are() -> None:
@@ -124,31 +72,6 @@ def test_one_cell_is_read_as_two_are() -> None:
             np.testing.assert_array_equal(actual.codes, expected.codes[:1])
             assert actual.distinct.tolist() == expected.distinct.tolist()
             assert actual.codes.dtype == np.int64
-
-
-def test_booleans_are_strings() -> None:
-    for values in [
-        np.array([True, False]),
-        pd.Series([True, False], dtype="boolean"),
-        np.array([True, False], dtype=object),
-    ]:
-        cells = Table({"c": values}).factorized("c")
-        assert cells.distinct[cells.codes].tolist() == ["True", "False"]
-
-
-def test_cells_with_several_values_keep_their_shape() -> None:
-    cells = Table({"c": np.array([["a", ""], ["b", "a"]])}).factorized("c")
-    assert cells.codes.shape == (2, 2)
-    assert cells.codes[0, 1] == -1
-    assert cells.codes[0, 0] == cells.codes[1, 1]
-
-
-def test_strings_with_nul_and_unicode_stay_distinct() -> None:
-    for form in ["object", "str"]:
-        values = ["a\0b", "a\0c", "a", "é", "e\u0301", "日本", "\U0001f600"]
-        X = pd.DataFrame({"c": pd.Series(values, dtype=form)})
-        cells = Table(X).factorized("c")
-        assert cells.distinct[cells.codes].tolist() == values
 
 
 def test_strings_that_pandas_takes_for_others_are_refused(
@@ -169,18 +92,6 @@ def test_strings_that_pandas_takes_for_others_are_refused(
         Table({"c": np.array(["b", "a", "a\0b"], dtype=object)}).factorized("c")
 
 
-def test_all_missing_is_neither_strings_nor_integers() -> None:
-    cells = Table(pd.DataFrame({"c": [np.nan, np.nan]})).factorized("c")
-    assert cells.codes.tolist() == [-1, -1]
-    assert not cells.are_strings
-    assert not cells.are_integers
-
-
-def test_table_of_table_is_itself() -> None:
-    table = Table({"c": np.array(["a"])})
-    assert Table(table) is table
-
-
 def test_keys_of_arrays() -> None:
     X = np.arange(6.0).reshape(2, 3)
     table = Table(X)
@@ -193,16 +104,6 @@ def test_keys_of_arrays() -> None:
     np.testing.assert_array_equal(named.column("b"), X[:, 1])
     assert Table(torch.from_numpy(X)).column("x0").tolist() == [0.0, 3.0]
     assert Table(X.tolist()).keys == table.keys
-
-
-def test_frames_without_names_have_those_of_arrays() -> None:
-    array = np.array([[1.0, 2.0], [3.0, 4.0]])
-    for table in (Table(array), Table(pd.DataFrame(array))):
-        np.testing.assert_array_equal(table.numbers("x"), array)
-        for key in (1, "x1"):
-            np.testing.assert_array_equal(table.numbers(key), [2, 4])
-    with pytest.raises(ValueError, match="Column 'x0' is not in X"):
-        Table(pd.DataFrame(array, columns=["a", "b"])).cells("x0")
 
 
 def test_positions_in_frames() -> None:
@@ -224,16 +125,6 @@ def test_a_position_is_the_column_that_was_there_in_fit() -> None:
             column.transform(library({"a": [1.0], "c": [3.0]}))
 
 
-def test_names_of_frames() -> None:
-    assert Table(pl.DataFrame({"a": [1], "b": [2]})).feature_names.tolist() == [
-        "a",
-        "b",
-    ]
-    assert Table(pd.DataFrame([[1, 2]])).feature_names is None
-    assert Table(pd.DataFrame([[1, 2]])).column(1).tolist() == [2]
-    assert Table({"a": [1]}).n_features is None
-
-
 def test_sparse_matrices_are_not_made_dense() -> None:
     for X, key in [
         ({"a": scipy.sparse.eye_array(2)}, "a"),
@@ -245,16 +136,6 @@ def test_sparse_matrices_are_not_made_dense() -> None:
         assert table.n_rows == 2
         with pytest.raises(TypeError, match=f"{key!r} is a sparse matrix, .*toarray"):
             table.cells(key)
-
-
-def test_sparse() -> None:
-    for form in ["csr", "csc", "coo", "dok", "lil"]:
-        dense = np.array([[0, 2.0], [3, 0], [0, 0]])
-        for X in (scipy.sparse.csr_array(dense), scipy.sparse.csr_matrix(dense)):
-            table = Table(X.asformat(form))
-            assert table.holds_sparse("x")
-            np.testing.assert_array_equal(table.sparse("x").toarray(), dense)
-        assert Table(dense).sparse("x").nnz == 2
 
 
 def test_stored_zeros_and_duplicates_of_sparse_matrices() -> None:
@@ -302,22 +183,6 @@ def test_no_categories() -> None:
             Table({"c": values}).factorized("c")
 
 
-def test_numbers_of_every_form() -> None:
-    for values in [
-        [1, None],
-        np.array([1.0, np.nan]),
-        np.array([1, None], dtype=object),
-        np.array([1.0, pd.NA], dtype=object),
-        pd.Series([1, None], dtype="Int64"),
-        pd.Series([True, None], dtype="boolean"),
-        pd.Series([1.0, None], dtype="category"),
-        pl.Series([1, None]),
-        pa.array([1, None]),
-        np.ma.array([1, 5], mask=[False, True]),
-    ]:
-        np.testing.assert_array_equal(Table({"x": values}).numbers("x"), [1.0, np.nan])
-
-
 def test_no_numbers() -> None:
     for values, error, message in [
         (
@@ -337,32 +202,3 @@ def test_no_numbers() -> None:
     ]:
         with pytest.raises(error, match=message):
             Table({"x": values}).numbers("x")
-
-
-def test_holds_numbers() -> None:
-    for values, expected in [
-        (np.array([1]), True),
-        (np.array([1.5]), True),
-        (np.array([1, 2.5, None], dtype=object), True),
-        (np.array([True]), False),
-        (pd.Series([True, None], dtype="boolean"), False),
-        (pd.Series([1, 2], dtype="category"), False),
-        (pd.Series([1, None], dtype="Int64"), True),
-        (pd.Series(["a"]), False),
-        (np.array(["a"]), False),
-        (np.array(["2020"], "M8[D]"), False),
-    ]:
-        assert Table({"c": values}).holds_numbers("c") is expected
-
-
-def test_what_is_learned_is_learned_once_for_the_same_weights() -> None:
-    table, calls = Table({"c": np.array(["a", "b"])}), []
-
-    def learn() -> int:
-        calls.append(1)
-        return len(calls)
-
-    weight = np.array([1.0, 2.0])
-    weights = [None, None, weight, weight.copy(), None]
-    assert [table.learned("it", w, learn) for w in weights] == [1, 1, 2, 2, 3]
-    assert table.learned("else", None, learn) == 4

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of `skest.feature_columns.table`."""
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,56 +8,7 @@ import pytest
 from skest import DNNLinearCombinedClassifier
 from skest import feature_columns as fc
 from skest.feature_columns import table as table_module
-from skest.feature_columns.table import Table, TableColumns
-from skest.inputs import ArrayDataset
-
-COLORS = np.array(["red", "green", "red"])
-
-
-def test_there_is_one_table_until_it_is_let_go():
-    columns = TableColumns({"color": COLORS})
-    table = Table(columns)
-    assert Table(columns) is table
-    columns.let_go()
-    assert Table(columns) is not table
-
-
-def test_other_columns_take_along_what_was_read():
-    columns = TableColumns({"color": COLORS})
-    read = Table(columns).factorized("color")
-    joined = columns | {"weight": np.ones(3)}
-    assert columns.table is None
-    assert Table(joined).factorized("color") is read
-    assert Table(joined).numbers("weight").tolist() == [1, 1, 1]
-    assert list(joined) == ["color", "weight"]
-
-
-def test_other_columns_must_be_as_long():
-    columns = TableColumns({"color": COLORS})
-    Table(columns)
-    with pytest.raises(ValueError, match="'weight' has 2"):
-        columns | {"weight": np.ones(2)}
-
-
-def test_columns_in_place_of_others_are_read_anew():
-    columns = TableColumns({"color": COLORS})
-    Table(columns).factorized("color")
-    replaced = columns | {"color": np.array(["blue"])}
-    assert Table(replaced).factorized("color").distinct.tolist() == ["blue"]
-
-
-def test_a_copy_has_read_nothing():
-    columns = TableColumns({"color": COLORS})
-    Table(columns)
-    copy = pickle.loads(pickle.dumps(columns))
-    assert isinstance(copy, TableColumns)
-    assert copy.table is None
-    np.testing.assert_equal(copy, columns)
-
-
-def test_a_dataset_keeps_them():
-    columns = TableColumns({"color": COLORS})
-    assert ArrayDataset(columns).features is columns
+from skest.feature_columns.table import TableColumns
 
 
 @pytest.mark.parametrize("weight", [None, np.linspace(0.5, 2, 40)])

@@ -8,7 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.preprocessing import TargetEncoder
 
-from skest import DNNClassifier, DNNRegressor
+from skest import DNNClassifier
 from skest.feature_columns import (
     FeatureColumns,
     categorical_column_with_hash_bucket,
@@ -135,17 +135,6 @@ def test_what_is_held_out_teaches_nothing(rng: np.random.Generator) -> None:
     (column,) = model.feature_columns_.active
     logs = column.statistics_[:, -1] * column.scale_[-1] + column.center_[-1]
     assert_allclose(np.expm1(logs).sum(), 1800, rtol=1e-4)  # rows to train on
-
-
-def test_partial_fit_and_levels_that_tell_the_label(rng: np.random.Generator) -> None:
-    effect = rng.normal(size=50)
-    levels = rng.integers(0, 50, 1000)
-    X = pd.DataFrame({"c": levels.astype(str).astype(object)})
-    y = effect[levels]
-    model = DNNRegressor(feature_columns=[column_of()], random_state=0)
-    for _ in range(5):
-        model.partial_fit(X, y)
-    assert model.score(X, y) > 0.9
 
 
 def test_what_is_refused() -> None:

@@ -4,8 +4,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import murmurhash3_32
@@ -18,10 +16,6 @@ from skest.feature_columns import (
     indicator_column,
 )
 from skest.feature_columns.table import Table
-from skest.feature_columns.vocabulary import VocabularyColumn
-
-TEXT = st.text(max_size=4)
-HUGE = st.integers(-(2**63), 2**63 - 1)
 
 
 def ids(column: Any, values: Any) -> list[Any]:
@@ -116,33 +110,12 @@ class TestVocabularyList:
                 )
                 assert list(column.fit({"c": cells}).vocabulary_) == expected
 
-    def test_weights_are_repetitions(self) -> None:
-        for options, expected in [
-            ({"min_frequency": 2}, ["a", "c"]),
-            ({"min_frequency": 0.5}, ["a"]),
-            ({"max_categories": 2}, ["a", "c"]),
-            ({}, ["a", "b", "c"]),
-        ]:
-            values, weight = ["a", "a", "b", "c", "d"], [4, 1, 1, 2, 0]
-            repeated = {"c": np.repeat(values, weight)}
-            weighted, counted = (
-                categorical_column_with_vocabulary_list("c", **options)
-                for _ in range(2)
-            )
-            weighted.fit({"c": values}, sample_weight=weight)
-            assert list(weighted.vocabulary_) == expected
-            assert list(counted.fit(repeated).vocabulary_) == expected
-
     def test_the_weight_of_a_row_counts_for_each_of_its_values(self) -> None:
         column = categorical_column_with_vocabulary_list(
             "c", min_frequency=2, delimiter="|"
         )
         column.fit({"c": ["a|b|b", "c|a", "d"]}, sample_weight=[1, 1, 2])
         assert list(column.vocabulary_) == ["a", "b", "d"]
-
-    def test_ties_go_to_the_first_in_order(self) -> None:
-        column = categorical_column_with_vocabulary_list("c", max_categories=2)
-        assert list(column.fit({"c": list("zyxzyxw")}).vocabulary_) == ["x", "y"]
 
     def test_not_fitted(self) -> None:
         column = categorical_column_with_vocabulary_list("c")
@@ -170,28 +143,6 @@ class TestVocabularyList:
         with pytest.raises(ValueError, match="vocabulary of column 'c'; got 1 of type"):
             column.encode({"c": [1]})
         assert ids(column, pd.Series([np.nan])) == [[-1]]
-
-    def test_set_params_after_a_use_without_fit(self) -> None:
-        column = categorical_column_with_vocabulary_list("c", ["b", "a"])
-        assert ids(column, ["a"]) == [[1]]
-        assert vars(column).keys() == column.get_params().keys()
-        assert ids(column.set_params(vocabulary_list=[7, 8, 9]), [9]) == [[2]]
-        assert column.num_buckets == 3
-
-    def test_a_fitted_column_does_not_look_at_its_parameter_again(self) -> None:
-        vocabulary = ["b", "a"]
-        column = categorical_column_with_vocabulary_list("c", vocabulary)
-        column.fit({"c": ["a"]})
-        vocabulary.append("b")  # a duplicate, which any check would refuse
-        assert ids(column, ["a"]) == [[1]]
-        with pytest.raises(ValueError, match="no duplicates; got 'b'"):
-            column.fit({"c": ["a"]})
-
-    def test_failed_fit_leaves_what_was_learned(self) -> None:
-        column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
-        with pytest.raises(ValueError, match="no value that occurs"):
-            column.fit({"c": [""]})
-        assert column.vocabulary_ == {"a": 0}
 
     def test_parameters_refused(self) -> None:
         for options, error, message in [
@@ -261,38 +212,6 @@ class TestVocabularyList:
         with pytest.raises(ValueError, match="size of the vocabulary, 1; got 3"):
             column.fit({"c": ["a"]})
 
-    @given(st.lists(TEXT, min_size=1, unique=True).filter(any))
-    def test_round_trip_of_strings(self, values: list[str]) -> None:
-        check_round_trip([v for v in values if v])
-
-    @given(st.lists(HUGE.filter(lambda v: v != -1), min_size=1, unique=True))
-    def test_round_trip_of_integers(self, values: list[int]) -> None:
-        check_round_trip(values)
-
-
-def check_round_trip(values: list[Any]) -> None:
-    column = categorical_column_with_vocabulary_list("c")
-    X = {"c": np.array(values, dtype=object)}
-    encoded = column.fit(X).encode(X)["c_ids"]
-    vocabulary = list(column.vocabulary_)
-    assert vocabulary == sorted(values)
-    assert [vocabulary[i] for i in encoded[:, 0]] == values
-
-
-def test_columns_of_one_table_share_a_learned_vocabulary_and_its_ids(monkeypatch):
-    calls = []
-    ids_of = VocabularyColumn._ids_of
-    monkeypatch.setattr(
-        VocabularyColumn, "_ids_of", lambda *args: calls.append(1) or ids_of(*args)
-    )
-    table = Table({"c": ["b", "a", "b", None]})
-    make = categorical_column_with_vocabulary_list
-    first, second = make("c").fit(table), make("c").fit(table)
-    assert first.vocabulary_ is second.vocabulary_
-    for column in (first, second):
-        assert column.encode(table)["c_ids"].ravel().tolist() == [1, 0, 1, -1]
-    assert len(calls) == 1
-
 
 def test_columns_with_other_options_have_ids_of_their_own():
     for options, ids in [
@@ -319,17 +238,6 @@ def test_rare_unknown_and_missing_values_have_ids() -> None:
     assert column.inverse([0, 1, 2]).tolist() == ["a", None, None]
     assert column.get_feature_names_out().tolist() == ["c_a", "c_oov0", "c_missing"]
     assert column.transform(new).shape == (6, 3)
-
-
-def test_all_values_may_be_rare() -> None:
-    column = categorical_column_with_vocabulary_list(
-        "c", num_oov_buckets=1, min_frequency=2
-    ).fit({"c": ["a", "b"]})
-    assert column.encode({"c": ["a", "c", None]})["c_ids"].ravel().tolist() == [
-        0,
-        0,
-        -1,
-    ]
 
 
 def test_values_hidden_in_training(rng: np.random.Generator) -> None:

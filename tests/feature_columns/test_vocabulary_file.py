@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from sklearn.base import clone
-from sklearn.utils import murmurhash3_32
 
 from skest.feature_columns import (
     FeatureColumns,
@@ -65,17 +64,6 @@ def test_integers(path: Path) -> None:
     assert ids(column, [-3, 5, 7, -1]) == [[1], [-1], [0], [-1]]
 
 
-def test_values_out_of_vocabulary(path: Path) -> None:
-    path.write_text("ant\nbee\n")
-    default = categorical_column_with_vocabulary_file("c", path, default_value=1)
-    assert ids(default, ["zebra", "ant", None]) == [[1], [0], [-1]]
-    spread = categorical_column_with_vocabulary_file("c", path, num_oov_buckets=9)
-    bucket = 2 + murmurhash3_32("zebra", positive=True) % 9
-    assert ids(spread, ["zebra", "bee", None]) == [[bucket], [1], [-1]]
-    assert spread.get_feature_names_out()[-1] == "c_oov8"
-    assert spread.inverse([bucket, 1]).tolist() == [None, "bee"]
-
-
 def test_same_as_a_list(path: Path) -> None:
     path.write_text("ant\nbee\n")
     of_file = categorical_column_with_vocabulary_file("c", str(path), delimiter="|")
@@ -99,28 +87,6 @@ def test_read_by_fit_and_never_again(path: Path) -> None:
     refitted = clone(columns)
     with pytest.raises(ValueError, match="cannot be read"):
         refitted.fit({"c": ["ant"]})
-
-
-def test_set_params_after_a_use_without_fit(path: Path) -> None:
-    path.write_text("ant\nbee\n")
-    other = path.with_name("other.txt")
-    other.write_text("bee\n7\n")
-    column = categorical_column_with_vocabulary_file("c", path)
-    assert ids(column, ["bee"]) == [[1]]
-    column.set_params(vocabulary_file=other)
-    assert ids(column, ["bee"]) == [[0]]
-    assert column.set_params(vocabulary_size=1).num_buckets == 1
-    other.write_text("7\n")
-    assert ids(column.set_params(dtype="int64"), [7]) == [[0]]
-
-
-def test_read_anew_by_every_fit(path: Path) -> None:
-    path.write_text("ant\nbee\n")
-    column = categorical_column_with_vocabulary_file("c", path).fit({"c": ["ant"]})
-    path.write_text("bee\n")
-    assert ids(column, ["bee"]) == [[1]]
-    for again in (clone(column), pickle.loads(pickle.dumps(column)), column):
-        assert again.fit({"c": ["ant"]}).vocabulary_ == {"bee": 0}
 
 
 def test_sequences(path: Path) -> None:
@@ -192,10 +158,3 @@ def test_parameters_refused() -> None:
         options = {"vocabulary_file": "v.txt", **options}
         with pytest.raises(error, match=message):
             categorical_column_with_vocabulary_file("c", **options)
-
-
-def test_cells_refused(path: Path) -> None:
-    path.write_text("ant\n")
-    column = categorical_column_with_vocabulary_file("c", path)
-    with pytest.raises(ValueError, match="type 'string', .*'c'; got 1 of type 'int64'"):
-        column.encode({"c": [1]})

@@ -77,13 +77,6 @@ def test_no_value_in_any_cell() -> None:
         assert_array_equal(encoded[COLUMN.weight_key], [[0], [0]])
 
 
-def test_columns_of_an_array() -> None:
-    column = weighted_categorical_column(categorical_column_with_identity(0, 3), 1)
-    assert_array_equal(
-        column.transform(np.array([[2, 5], [0, 7]])).toarray(), [[0, 0, 5], [7, 0, 0]]
-    )
-
-
 def test_attributes() -> None:
     assert COLUMN.name == "word_weighted_by_n"
     assert COLUMN.feature_keys == ("word", "n")
@@ -121,15 +114,6 @@ def test_any_categorical_column() -> None:
         X = {"a": np.array([[1, 2], [3, 4]]), "b": [5, 6], "w": [[1, 2], [3, 4]]}
         column = weighted_categorical_column(categorical, "w")
         assert_array_equal(column.transform(X).toarray(), sums)
-
-
-def test_dtype() -> None:
-    for dtype, encoded in [("int32", np.float64), ("float64", np.float64)]:
-        column = weighted_categorical_column(WORD, "n", dtype)
-        X = {"word": ["cat"], "n": np.array([2**30 + 1])}
-        values = column.encode(X)[column.weight_key]
-        assert values.dtype == encoded
-        assert values.tolist() == [[2**30 + 1]]
 
 
 def reference(
@@ -203,13 +187,6 @@ def test_weighted_by_two_and_unweighted_side_by_side() -> None:
     assert linear(columns.encode(X))[:, 0].tolist() == [1 + 2 + 5 + 2, 1 + 3 + 7 + 3]
 
 
-def test_the_same_weighted_column_shares_an_entry() -> None:
-    columns = FeatureColumns(
-        [COLUMN, indicator_column(COLUMN), embedding_column(COLUMN, 2)]
-    )
-    assert len(columns.encode(LISTS)) == 2
-
-
 def test_weights_refused() -> None:
     for X, message in [
         (
@@ -242,14 +219,6 @@ def test_weights_refused() -> None:
                 refuse(X)
 
 
-def test_fraction_in_an_integer_dtype() -> None:
-    column = weighted_categorical_column(WORD, "n", "int64")
-    with pytest.raises(
-        ValueError, match="'n' holds 0.5, which dtype int64 cannot hold"
-    ):
-        column.encode({"word": ["cat"], "n": [0.5]})
-
-
 def test_parameters_refused() -> None:
     for arguments, error, message in [
         (("word", "n"), TypeError, "'categorical_column' of a weighted .* got 'word'"),
@@ -273,8 +242,3 @@ def test_parameters_refused() -> None:
     ]:
         with pytest.raises(error, match=message):
             weighted_categorical_column(*arguments)
-
-
-def test_a_cross_takes_no_weights() -> None:
-    with pytest.raises(ValueError, match="hold 'word_weighted_by_n'.*Cross a"):
-        crossed_column([COLUMN, "other"], 10)

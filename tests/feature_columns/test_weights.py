@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 
 from skest.feature_columns import (
     bucketized_column,
@@ -16,7 +16,6 @@ from skest.feature_columns import (
     numeric_column,
     shared_embeddings,
 )
-from skest.feature_columns.statistics import summable
 
 WEIGHTS = st.floats(1e-3, 1e3)
 Learned = Callable[[dict[str, Any], Any], Any]
@@ -117,21 +116,3 @@ def test_the_order_of_rows_does_not_matter(
     other = {key: values[order] for key, values in X.items()}
     if (X["c"] != -1).any():
         assert_array_equal(learned(X, weights), learned(other, weights[order]))
-
-
-def test_thirty_times_a_tenth_is_three() -> None:
-    column = categorical_column_with_vocabulary_list("c", min_frequency=3)
-    column.fit({"c": ["a"] * 30 + ["b"] * 29}, sample_weight=np.full(59, 0.1))
-    assert list(column.vocabulary_) == ["a"]
-
-
-@given(st.lists(st.floats(0, 1e300), min_size=1))
-def test_summable(weights: list[float]) -> None:
-    rounded = summable(np.array(weights))
-    assert_allclose(rounded, weights, rtol=0, atol=len(weights) * max(weights) * 2e-15)
-    assert rounded.sum() == sum(rounded.tolist()[::-1])
-
-
-@given(st.lists(st.integers(0, 2**40), min_size=1))
-def test_summable_integers_are_themselves(weights: list[int]) -> None:
-    assert_array_equal(summable(np.array(weights)), weights)

@@ -247,12 +247,6 @@ def test_batches_may_repeat_a_number_and_be_used_again_by_their_owner():
     assert [(x.item(), y.item()) for x, y in sums] == [(24 * n, 8) for n in range(50)]
 
 
-@pytest.mark.parametrize("model", [RNNClassifier(8, max_iter=3, random_state=0)])
-def test_what_is_exported_is_compared_on_the_cpu(people, model, tmp_path):
-    X, y = people[0][["visits"]], people[1]
-    model.set_params(device="cuda").fit(X, y).export(tmp_path, example=X[:20])
-
-
 def test_recorded_steps_of_wide_and_deep_are_captured(people, monkeypatch):
     X, y = people[0][["age", "word"]], people[1]
     captured = []
@@ -280,15 +274,6 @@ def test_messages_are_written_from_a_gpu():
     expected = pack(Message(Op.PUSH, payload=tensors))[MAC_BYTES:]
     found = pack(Message(Op.PUSH, payload=[t.cuda() for t in tensors]))
     assert torch.equal(found[MAC_BYTES:], expected)
-
-
-def test_memory_is_shared_by_processes_of_the_cpu(people):
-    X, y = people[0][["age", "word"]], people[1]
-    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
-    model = DNNClassifier(
-        (16,), optimizer="adam", learning_rate=0.05, max_iter=60, config=config
-    )
-    assert model.fit(X, y).score(X, y) > 0.6
 
 
 def test_workers_that_share_memory_do_not_compute_on_a_gpu(people):

@@ -97,27 +97,6 @@ def test_every_class_has_its_own_interval(weights: list[float], n: int) -> None:
     assert sampled.shape == (n,) and 0 <= sampled.min() <= sampled.max() < len(weights)
 
 
-def test_a_class_that_is_hardly_ever_drawn_is_drawn_right() -> None:
-    shares = torch.tensor([1.0, 1e-12, 1.0]).double()
-    made = ClassTable(1, 3, 1000, shares, dtype=torch.float64)
-    ids = made(torch.ones(1, 1).double())["sampled"]
-    assert set(ids.tolist()) == {0, 2}
-    assert (made.edges.diff() > 0).all()
-
-
-def test_the_type_of_the_network_does_not_change_the_draws() -> None:
-    def draws(dtype: torch.dtype) -> Tensor:
-        made = ClassTable(2, 100_000, 1000).to(dtype)
-        made.generator = generator()
-        sample = made(torch.ones(1, 2, dtype=dtype))
-        assert sample["log_expected_count"].dtype == dtype
-        assert sample["log_expected_count"].isfinite().all()
-        return sample["sampled"]
-
-    assert torch.equal(draws(torch.float32), draws(torch.float64))
-    assert torch.equal(draws(torch.float32), draws(torch.bfloat16))
-
-
 def test_the_generator_decides() -> None:
     before = torch.get_rng_state()
     made, again = table(50), table(50)
@@ -148,17 +127,6 @@ def test_wrong_distributions() -> None:
             error, match=rf"'class_distribution' of ClassTable .*{match}"
         ):
             ClassTable(2, 3, 5, distribution)
-
-
-def test_wrong_sizes() -> None:
-    for sizes, error, name in [
-        ((0, 3, 5), ValueError, "in_features"),
-        ((2, 0, 5), ValueError, "n_classes"),
-        ((2, 3, 0), ValueError, "num_sampled"),
-        ((2, 3, 1.5), TypeError, "num_sampled"),
-    ]:
-        with pytest.raises(error, match=f"'{name}' of ClassTable must be an integer"):
-            ClassTable(*sizes)
 
 
 # Estimates
@@ -203,14 +171,6 @@ def test_logits_of_labels_are_exact_and_hits_are_left_out() -> None:
     assert_close(logits[:, 1:][~hits], corrected[~hits])
 
 
-def test_more_dimensions_are_more_rows() -> None:
-    made, (hidden, labels) = table(10), batch()
-    sample = made(hidden)
-    expected = sampled_logits(labels, sample)
-    sample["hidden"] = hidden.view(3, 1, WIDTH)
-    assert torch.equal(sampled_logits(labels.view(3, 1, 1), sample)[:, 0], expected)
-
-
 # Gradients and training
 
 
@@ -240,12 +200,6 @@ def test_optimizers_update_these_rows_only() -> None:
 
 
 # The module
-
-
-def test_evaluation_gives_logits() -> None:
-    made, (hidden, _) = table(5), batch()
-    expected = hidden @ made.weight.T + made.bias[:, 0]
-    assert_close(made.eval()(hidden), expected)
 
 
 def test_checkpoints_hold_weight_and_bias() -> None:

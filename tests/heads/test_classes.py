@@ -55,11 +55,6 @@ def test_names_come_back(names: list[str], data: st.DataObject) -> None:
     assert classes.tolist() == [[name] for name in labels]
 
 
-def test_non_ascii_bytes_are_utf8() -> None:
-    head = BinaryClassHead(label_vocabulary=["á", "ß"])
-    assert head.encode_labels(np.array(["ß".encode()])).tolist() == [[1]]
-
-
 def test_a_label_outside_the_vocabulary() -> None:
     for label in ["gnu", None, ""]:
         head = MultiClassHead(3, label_vocabulary=NAMES)
@@ -115,11 +110,6 @@ def test_range_of_class_ids() -> None:
             MultiClassHead(3).encode_labels([0, 1, label])
 
 
-def test_class_ids_are_integers() -> None:
-    with pytest.raises(ValueError, match="needs integer labels; got float64"):
-        MultiClassHead(3).encode_labels([0.0, 1.0])
-
-
 def test_one_hot_labels_are_refused() -> None:
     for head in [BinaryClassHead(), MultiClassHead(3)]:
         with pytest.raises(ValueError, match="rather than one column per class"):
@@ -146,12 +136,6 @@ def test_thresholds() -> None:
                 make(thresholds=thresholds)
 
 
-def test_names_of_metrics_at_thresholds() -> None:
-    metrics = BinaryClassHead(thresholds=[0.5, 0.125], name="h").metrics()
-    assert "recall/positive_threshold_0.125/h" in metrics
-    assert "accuracy/positive_threshold_0.5/h" in metrics
-
-
 # Predictions
 
 
@@ -159,13 +143,6 @@ def test_small_probabilities_keep_their_digits() -> None:
     logits = torch.tensor([[50.0]])
     probabilities = BinaryClassHead().predictions(logits)["probabilities"]
     assert probabilities[0, 0].item() == pytest.approx(np.exp(-50.0), rel=1e-5)
-
-
-def test_names_of_the_classes() -> None:
-    predictions = MultiClassHead(3).predictions(torch.zeros(2, 3))
-    assert predictions["classes"].tolist() == [["0"], ["0"]]
-    assert predictions["all_classes"].tolist() == [["0", "1", "2"]] * 2
-    assert predictions["all_class_ids"].dtype == torch.int32
 
 
 # Several labels at once
@@ -204,14 +181,6 @@ def test_forms_of_multi_label_with_names() -> None:
         assert head.encode_labels(labels).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
 
 
-def test_rows_of_equal_length() -> None:
-    head = MultiLabelHead(3, label_vocabulary=NAMES)
-    assert head.encode_labels([["emu"], ["cat"]]).tolist() == [[0, 0, 1], [1, 0, 0]]
-    assert head.encode_labels([[], []]).tolist() == [[0, 0, 0]] * 2
-    ids = MultiLabelHead(3).encode_labels(objects([[0, 1, 2], [0, 0, 0]]))
-    assert ids.tolist() == [[1, 1, 1], [1, 0, 0]]
-
-
 def test_lists_are_ids_and_arrays_are_indicators() -> None:
     head = MultiLabelHead(2)
     for lists in (
@@ -245,11 +214,6 @@ def test_lists_are_ids_in_a_multi_head_and_in_fit() -> None:
     ]
     for model in several:
         assert model.fit(X, {"a": lists * 20}).predict(X[:2])["a"].shape == (2, 3)
-
-
-def test_probabilities_as_labels() -> None:
-    encoded = MultiLabelHead(2).encode_labels(np.array([[0.25, 1.0]]))
-    assert encoded.tolist() == [[0.25, 1.0]] and encoded.dtype == torch.float64
 
 
 @given(st.lists(st.sets(st.integers(0, 4)), min_size=1, max_size=8))
@@ -293,14 +257,6 @@ def test_wrong_multi_labels() -> None:
     ]:
         with pytest.raises(error, match=f"MultiLabelHead .*{match}"):
             MultiLabelHead(3).encode_labels(labels)
-
-
-def test_names_of_multi_labels() -> None:
-    head = MultiLabelHead(3, label_vocabulary=NAMES)
-    with pytest.raises(ValueError, match="the label 'gnu', which"):
-        head.encode_labels([["cat", "gnu"], []])
-    with pytest.raises(TypeError, match="must be strings; got 0"):
-        head.encode_labels(objects([[0], [1]]))
 
 
 def test_number_of_multi_label_classes() -> None:

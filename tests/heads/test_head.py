@@ -30,7 +30,6 @@ from skest.heads import (
 from skest.inputs import ArrayDataset
 from skest.keys import ModeKeys
 from skest.losses import absolute_error, quantile_error
-from skest.metrics import AUC
 
 Make = Callable[..., Head]
 HEADS: dict[str, tuple[Make, Any]] = {
@@ -114,41 +113,6 @@ def test_one_column_may_be_left_out_of_more_dimensions(head: Head, labels: Any) 
         }
 
 
-def test_one_hot_labels_are_refused_beside_logits() -> None:
-    for head in [BinaryClassHead(), MultiClassHead(3)]:
-        logits = torch.zeros(2, head.logits_dimension)
-        labels = [[0, 1, 0], [1, 0, 0]]
-        match = r"got \(2, 3\). Pass class ids rather than one column per class"
-        with pytest.raises(ValueError, match=match):
-            head.loss(labels, logits)
-        spec = head.create_estimator_spec(
-            {}, ModeKeys.EVAL, torch.nn.Identity(), labels
-        )
-        assert spec.encode_labels and spec.loss
-        with pytest.raises(ValueError, match=match):
-            spec.loss(spec.encode_labels(labels), logits, None)
-
-
-def test_labels_of_too_few_dimensions() -> None:
-    with pytest.raises(ValueError, match=r"labels of shape \(..., 1\); got \(2,\)"):
-        RegressionHead().loss([1.0, 2.0], torch.zeros(2, 3, 1))
-    with pytest.raises(ValueError, match=r"\(2, 3, 1\) for logits .*; got \(2, 4, 1\)"):
-        RegressionHead().loss(np.zeros((2, 4)), torch.zeros(2, 3, 1))
-
-
-def test_nullable_and_boolean_labels() -> None:
-    for labels in (pd.array([0, 1], dtype="Int64"), [False, True]):
-        assert BinaryClassHead().encode_labels(labels).tolist() == [[0], [1]]
-
-
-def test_real_labels_keep_their_precision() -> None:
-    for dtype in ["f2", "f4", "f8", ">f8"]:
-        encoded = RegressionHead().encode_labels(np.array([0.5], dtype=dtype))
-        wide = np.dtype(dtype).itemsize == 8
-        assert encoded.dtype == (torch.float64 if wide else torch.float32)
-        assert RegressionHead().encode_labels(np.array([1], "i2")).dtype == torch.int64
-
-
 @each_head
 def test_labels_are_needed(make: Make, labels: Any) -> None:
     head = make()
@@ -175,11 +139,6 @@ def test_labels_and_arguments_of_another_kind(make: Make, labels: Any) -> None:
             make(name=name)
     with pytest.raises(ValueError, match=r"'loss_reduction' of .*Head must be one of"):
         make(loss_reduction="mean")
-
-
-def test_ragged_labels() -> None:
-    with pytest.raises(ValueError, match="unequal row lengths"):
-        RegressionHead(2).encode_labels([[1.0], [1.0, 2.0]])
 
 
 def test_labels_that_are_no_numbers() -> None:
@@ -266,16 +225,6 @@ def test_steps_do_not_wait_for_the_device(make: Make, labels: Any) -> None:
     loss = head.compute_loss(encoded, logits, features)
     assert loss.shape == () and loss.device.type == "meta"
     head.update_metrics(head.metrics(), encoded, logits, features)
-
-
-def test_regularization_losses() -> None:
-    head = RegressionHead(name="price")
-    logits = torch.zeros(1, 1)
-    loss = head.loss([1.0], logits, regularization_losses=[0.5, torch.tensor(0.25)])
-    assert loss.item() == 1.75
-    metrics = head.metrics([0.5])
-    head.update_metrics(metrics, [1.0], logits, regularization_losses=[0.5])
-    assert metrics["regularization_loss/price"].compute() == 0.5
 
 
 def shrinking(features: Any, labels: Any, mode: str, params: Any) -> Any:
@@ -418,13 +367,6 @@ def test_arguments_of_loss_fn() -> None:
             RegressionHead(loss_fn=loss_fn)
 
 
-def test_loss_fn_is_a_function() -> None:
-    with pytest.raises(
-        TypeError, match="'loss_fn' of RegressionHead must be a function"
-    ):
-        RegressionHead(loss_fn="mse")  # type: ignore[arg-type]
-
-
 def test_loss_fn_must_keep_the_rows() -> None:
     for reduce in [
         lambda e: e.mean(),
@@ -488,12 +430,6 @@ def test_weights_must_be_finite() -> None:
             head.encode_features({"w": [1.0, value]}, {})
 
 
-def test_weights_must_be_numbers() -> None:
-    head = RegressionHead(weight_column="w")
-    with pytest.raises(TypeError, match="column 'w', must be numbers; got '1'"):
-        head.encode_features({"w": ["1"]}, {})
-
-
 def test_shapes_of_weights() -> None:
     for head, shape in [
         (MultiClassHead(3, weight_column="w"), (2, 3)),
@@ -552,25 +488,6 @@ def test_copies_and_pickles(make: Make, labels: Any) -> None:
         )
 
 
-def test_reprs() -> None:
-    assert repr(RegressionHead()) == "RegressionHead()"
-    head = BinaryClassHead("w", thresholds=(0.5,), name="click")
-    assert (
-        repr(head)
-        == "BinaryClassHead(weight_column='w', thresholds=(0.5,), name='click')"
-    )
-    assert repr(MultiClassHead(3)) == "MultiClassHead(n_classes=3)"
-
-
-def test_arguments_may_be_arrays() -> None:
-    head = BinaryClassHead(
-        thresholds=np.array([0.25, 0.5]), label_vocabulary=np.array(["no", "yes"])
-    )
-    assert "thresholds=array([0.25" in repr(head)
-    assert head.encode_labels(["yes"]).tolist() == [[1]]
-    assert "auc" in head.metrics()
-
-
 # Specs
 
 
@@ -601,28 +518,3 @@ def test_spec_of_every_mode(make: Make, labels: Any) -> None:
         features, ModeKeys.PREDICT, network, encode=encode
     )
     assert spec.encode is encode and spec.predictions == head.predictions
-
-
-def test_spec_without_encode_takes_the_weights_from_the_tensors() -> None:
-    head = RegressionHead(weight_column="w")
-    network = torch.nn.Identity()
-    spec = head.create_estimator_spec({}, ModeKeys.EVAL, network, [1.0])
-    assert spec.encode is None and spec.loss is not None
-    features = {"x": torch.zeros(1, 1), "w": torch.tensor([3.0])}
-    assert spec.loss(torch.ones(1, 1), torch.zeros(1, 1), features).item() == 3.0
-
-
-def test_a_weight_column_needs_encode() -> None:
-    head = RegressionHead(weight_column=numeric_column("w"))
-    with pytest.raises(ValueError, match="'encode' is needed when the weight_column"):
-        head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), [1.0])
-
-
-def test_metrics_of_a_spec_are_new() -> None:
-    head = BinaryClassHead()
-    specs = [
-        head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), [1])
-        for _ in range(2)
-    ]
-    first, second = (spec.eval_metrics["auc"] for spec in specs if spec.eval_metrics)
-    assert first is not second and isinstance(first, AUC)

@@ -11,12 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from skest import DNNEstimator, Estimator, MultiHeadEstimator, RunConfig
+from skest import DNNEstimator, Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
-from skest.heads import BinaryClassHead, Head, MultiHead, RegressionHead
-from skest.heads.single_task import number_columns
+from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 
@@ -94,29 +93,6 @@ def test_what_the_function_gets() -> None:
     assert given["gaps"].isnan().ravel().tolist() == [False, True, False]
 
 
-def test_columns_of_an_array() -> None:
-    X = np.arange(6.0).reshape(3, 2)
-    columns = number_columns(X)
-    assert {key: value.tolist() for key, value in columns.items()} == {
-        "x0": [0, 2, 4],
-        "x1": [1, 3, 5],
-        "x": X.tolist(),
-    }
-    columns["x0"][0] = 9
-    assert X[0, 0] == 0
-
-
-def test_features_that_are_one_tensor() -> None:
-    """What a network without `encode` takes has no columns."""
-
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
-        return (labels - logits).abs() * features[:, 1:]
-
-    X = torch.tensor(np.column_stack([LABELS, SCALE]), dtype=torch.float32)
-    loss = RegressionHead(loss_fn=loss_fn).loss(LABELS, LOGITS, X)
-    assert loss.item() == pytest.approx(LOSS)
-
-
 def test_a_missing_feature() -> None:
     for features, listed in [
         (None, "are none"),
@@ -138,45 +114,7 @@ def test_losses_of_a_wrong_shape() -> None:
             head().loss(LABELS, LOGITS, {"scale": np.ones(shape)})
 
 
-def test_one_loss_per_logit() -> None:
-    labels, logits = np.zeros((3, 2)), LOGITS.expand(3, 2)
-    loss = head(label_dimension=2).loss(labels, logits, {"scale": SCALE})
-    assert loss.item() == pytest.approx(LOSS)
-
-
 # In a run
-
-
-def test_encoding_happens_once_for_a_table() -> None:
-    encoded = head(name="a", weight_column="w").encode_features(
-        {"scale": SCALE, "w": SCALE, "city": ["a", "b", "c"]}, {"x": LOGITS}
-    )
-    assert set(encoded) == {"x", "a/weights", "a/features"}
-    assert set(encoded["a/features"]) == {"scale", "w"}
-    assert set(RegressionHead().encode_features({"scale": SCALE}, {})) == set()
-
-
-def test_prediction_needs_no_features_of_the_loss() -> None:
-    def encode(features: Any) -> dict[str, Tensor]:
-        return {"x": torch.tensor(features["x"])}
-
-    for mode, is_own in (("infer", False), ("eval", True), ("train", True)):
-        spec = head().create_estimator_spec(
-            {}, mode, torch.nn.Linear(1, 1), [1.0], optimizer=_sgd(), encode=encode
-        )
-        assert (spec.encode is not encode) == is_own
-
-
-def _sgd() -> torch.optim.Optimizer:
-    return torch.optim.SGD([torch.zeros(1, requires_grad=True)])
-
-
-def test_steps_with_features_do_not_wait_for_the_device() -> None:
-    columns = {"scale": torch.ones(3, dtype=torch.float64, device="meta")}
-    loss = head().compute_loss(
-        LOGITS.to("meta"), LOGITS.to("meta"), {"head/features": columns}
-    )
-    assert loss.device.type == "meta"
 
 
 class FirstLoss(Hook):
@@ -284,17 +222,3 @@ def test_a_head_among_several() -> None:
     assert set(encoded) == {"a/features"}
     tensors = several().encode_labels(labels)
     assert several().compute_loss(tensors, logits, encoded) == loss
-
-
-def test_several_heads_fit_a_frame() -> None:
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
-        return features["scale"] + 0 * logits
-
-    heads: dict[str, Head] = {
-        "a": RegressionHead(loss_fn=loss_fn, name="a"),
-        "b": BinaryClassHead(name="b"),
-    }
-    targets = pd.DataFrame({"a": TARGET, "b": TARGET > 0})
-    model = MultiHeadEstimator((4,), heads=heads, max_iter=1, random_state=0)
-    results = model.fit(TABLE, targets).evaluate(TABLE, targets)
-    assert results["average_loss/a"] == pytest.approx(TABLE["scale"].mean(), rel=1e-5)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several targets of one network."""
 
-import copy
-import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,8 +9,6 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from skest import Estimator, ModeKeys, RunConfig
@@ -42,36 +38,11 @@ def computed(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: metric.compute() for name, metric in metrics.items()}
 
 
-def test_loss_is_the_weighted_sum() -> None:
-    head = two_heads(head_weights=[2.0, 0.0])
-    alone = BinaryClassHead().loss(LABELS["click"], LOGITS[:, :1])
-    assert_allclose(head.loss(LABELS, LOGITS), 2 * alone, rtol=1e-6)
-
-
 def test_containers_of_labels() -> None:
     for container in [dict, pd.DataFrame, pl.DataFrame]:
         head = two_heads()
         expected = head.loss(LABELS, LOGITS)
         assert_allclose(head.loss(container(LABELS), LOGITS), expected)
-
-
-def test_other_columns_are_ignored() -> None:
-    encoded = two_heads().encode_labels({**LABELS, "more": ["a", "b", "c"]})
-    assert list(encoded) == ["click", "animal"]
-
-
-def test_encoding_twice_is_encoding_once() -> None:
-    head = two_heads()
-    once = head.encode_labels({**LABELS, "click": [1, None, 0]})
-    twice = head.encode_labels(once)
-    torch.testing.assert_close(twice, once, rtol=0, atol=0)
-
-
-def test_predictions_that_are_wanted() -> None:
-    wanted = [("animal", "class_ids"), ("click", "logistic"), ("animal", "logits")]
-    predictions = two_heads().predictions(LOGITS, wanted)
-    assert set(predictions) == set(wanted)
-    assert predictions["animal", "class_ids"].tolist() == [[2], [1], [0]]
 
 
 def test_unknown_predictions() -> None:
@@ -91,17 +62,6 @@ def test_regularization_is_added_once() -> None:
     metrics = head.metrics([1.0])
     head.update_metrics(metrics, LABELS, LOGITS, regularization_losses=[1.0, 2.0])
     assert metrics["regularization_loss/click_animal"].compute() == 3
-
-
-def test_copies_and_repr() -> None:
-    head = two_heads(head_weights=[1.0, 0.5])
-    assert repr(head) == (
-        "MultiHead(heads=[BinaryClassHead(name='click'), MultiClassHead(n_classes=3, "
-        "name='animal')], head_weights=[1.0, 0.5])"
-    )
-    for other in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
-        assert repr(other) == repr(head)
-        assert_allclose(other.loss(LABELS, LOGITS), head.loss(LABELS, LOGITS))
 
 
 # Missing labels
@@ -175,25 +135,6 @@ def test_a_row_that_lacks_some_numbers_is_refused() -> None:
         head.encode_labels({"a": [[1.0, np.nan], [1.0, 1.0]]})
 
 
-def test_class_ids_that_are_no_whole_numbers_are_refused() -> None:
-    head = MultiHead([MultiClassHead(3, name="a")])
-    with pytest.raises(ValueError, match="integer labels"):
-        head.encode_labels({"a": [0.5, np.nan]})
-    with pytest.raises(ValueError, match=r"labels in \[0, 2\]"):
-        head.encode_labels({"a": [-1, 0]})
-
-
-@given(st.lists(st.none() | st.integers(0, 9), min_size=1, max_size=20))
-def test_gradients_of_missing_labels_are_zero(labels: list[int | None]) -> None:
-    head = MultiHead([PoissonRegressionHead(name="a")])
-    logits = torch.zeros(len(labels), 1, requires_grad=True)
-    head.loss({"a": np.array(labels, dtype=object)}, logits).backward()
-    assert logits.grad is not None
-    for label, gradient in zip(labels, logits.grad.tolist(), strict=True):
-        expected = 0 if label is None else (1 - label) / len(labels)
-        assert gradient[0] == pytest.approx(expected)
-
-
 # In a run
 
 
@@ -265,14 +206,6 @@ def test_missing_labels_of_sequences() -> None:
     metrics = head.metrics()
     head.update_metrics(metrics, labels, logits)
     assert metrics["average_loss/a"].compute() == pytest.approx(errors.mean())
-
-
-def test_weight_columns_need_an_encoding() -> None:
-    head = MultiHead([RegressionHead(name="a", weight_column=numeric_column("v"))])
-    with pytest.raises(ValueError, match="'encode' is needed .* MultiHead 'a'"):
-        head.create_estimator_spec(
-            {}, ModeKeys.TRAIN, torch.nn.Identity(), labels={"a": [1]}
-        )
 
 
 # Errors

@@ -21,17 +21,6 @@ def test_inverse_link_gives_predictions_and_their_mean() -> None:
     assert metrics["label/mean"].compute() == 1.5
 
 
-def test_without_a_link_there_are_no_logits() -> None:
-    assert list(RegressionHead().predictions(torch.zeros(1, 1))) == ["predictions"]
-
-
-def test_weights_per_number() -> None:
-    head = RegressionHead(2, weight_column="w")
-    features = {"w": [[1.0, 0.0], [0.0, 3.0]]}
-    loss = head.loss([[1.0, 9.0], [9.0, 2.0]], torch.zeros(2, 2), features)
-    assert loss.item() == (1 + 3 * 4) / 4
-
-
 def test_labels_are_finite() -> None:
     for value in [np.nan, np.inf, -np.inf]:
         for head in [RegressionHead(), PoissonRegressionHead()]:
@@ -49,13 +38,6 @@ def test_label_dimension() -> None:
             RegressionHead(dimension)
 
 
-def test_inverse_link_is_a_function() -> None:
-    with pytest.raises(
-        TypeError, match="'inverse_link_fn' of RegressionHead must be a f"
-    ):
-        RegressionHead(inverse_link_fn="exp")  # type: ignore[arg-type]
-
-
 def test_range_of_logistic_labels() -> None:
     for label in [-0.1, 1.01]:
         with pytest.raises(
@@ -70,11 +52,3 @@ def test_poisson_loss_with_and_without_the_term_of_the_label() -> None:
     short = PoissonRegressionHead(compute_full_loss=False).loss([3], logits).item()
     stirling = 3 * np.log(3) - 3 + 0.5 * np.log(2 * np.pi * 3)
     assert full - short == pytest.approx(stirling, rel=1e-5)
-
-
-def test_logistic_labels_of_several_dimensions() -> None:
-    head = LogisticRegressionHead(label_dimension=2)
-    loss = head.loss([[0.0, 1.0]], torch.tensor([[0.0, 0.0]]))
-    assert loss.item() == pytest.approx(np.log(2))
-    with pytest.raises(ValueError, match=r"labels of shape \(n, 2\)"):
-        head.encode_labels([0.0, 1.0])

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SampledSoftmaxHead`: loss, predictions, metrics, what it refuses."""
 
-import copy
-import pickle
 from typing import Any
 
 import numpy as np
@@ -67,22 +65,6 @@ def test_the_loss_is_softmax_cross_entropy_over_label_and_draws() -> None:
     assert_close(total, 4 * expected)
 
 
-def test_weights_count() -> None:
-    head = head_of(weight_column="w")
-    sample = table_of(head)(hidden())
-    losses = torch.stack(
-        [
-            head_of().compute_loss(
-                torch.tensor([[label]]), sample | {"hidden": sample["hidden"][[i]]}
-            )
-            for i, label in enumerate(LABELS)
-        ]
-    )
-    weights = np.array([1.0, 0.0, 2.0, 0.5])
-    expected = (losses * torch.from_numpy(weights)).mean()
-    assert_close(head.loss(LABELS, sample, {"w": weights}), expected)
-
-
 @pytest.mark.parametrize("distribution", ["log_uniform", range(1, 21)])
 def test_with_more_draws_it_becomes_the_full_loss(distribution: Any) -> None:
     def loss_and_gradients(head: Head, made: ClassTable) -> Tensor:
@@ -119,24 +101,6 @@ def test_all_logits_give_what_multi_class_head_gives() -> None:
     for key in keys:
         assert_allclose(mine[key], theirs[key]) if key != "classes" else None
     assert mine["classes"].tolist() == theirs["classes"].tolist()
-
-
-def test_evaluation_of_the_table_is_that_of_a_linear_layer() -> None:
-    head = head_of()
-    made, x = table_of(head).eval(), hidden()
-    linear = nn.Linear(WIDTH, N_CLASSES, dtype=torch.float64)
-    linear.load_state_dict({"weight": made.weight, "bias": made.bias[:, 0]})
-    expected = MultiClassHead(N_CLASSES).loss(LABELS, linear(x))
-    assert_close(head.loss(LABELS, made(x)), expected)
-
-
-def test_sequences() -> None:
-    head = head_of()
-    sample = table_of(head)(hidden(2, 2))
-    loss = head.compute_loss(torch.tensor(LABELS).view(2, 2, 1), sample)
-    flat = head.loss(LABELS, sample | {"hidden": sample["hidden"].view(4, WIDTH)})
-    assert_close(loss, flat)
-    assert_close(head.loss(np.reshape(LABELS, (2, 2)), sample), flat)
 
 
 # Predictions and metrics
@@ -190,21 +154,6 @@ def test_unknown_predictions() -> None:
             head_of().predictions(logits_of(), [key])
 
 
-def test_names_are_indexed_once() -> None:
-    head = head_of(label_vocabulary=NAMES)
-    assert head.encode_labels(["class 3", "class 19"]).tolist() == [[3], [19]]
-    assert head._index is head._index
-    assert head._names is head._names
-    for again in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
-        assert again.encode_labels(["class 7"]).tolist() == [[7]]
-
-
-def test_text_form() -> None:
-    assert repr(head_of()) == "SampledSoftmaxHead(n_classes=20, num_sampled=6)"
-    shown = repr(head_of(class_distribution=np.ones(N_CLASSES), top_k=2))
-    assert "class_distribution=array([1., 1.," in shown and "top_k=2" in shown
-
-
 # As one of several heads
 
 
@@ -241,16 +190,6 @@ def spec(head: Head, mode: str, last: nn.Module) -> Any:
     return head.create_estimator_spec(
         np.zeros((4, WIDTH)), mode, network, labels=labels, optimizer=optimizer
     )
-
-
-def test_other_heads_take_any_last_layer() -> None:
-    assert MultiClassHead(3).output_layer(5) is None
-
-
-def test_a_network_with_the_table_is_taken() -> None:
-    for mode in [ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT]:
-        head = head_of()
-        assert spec(head, mode, table_of(head)).mode == mode
 
 
 def test_a_network_to_train_needs_the_table() -> None:

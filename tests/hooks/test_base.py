@@ -8,26 +8,6 @@ from skest.hooks import CheckpointListener, Hook, Run
 SPEC = EstimatorSpec(ModeKeys.PREDICT, network=torch.nn.Identity(), predictions=dict)
 
 
-def test_a_run_tells_where_it_is(tmp_path):
-    config = RunConfig()
-    run = Run(SPEC, config, global_step=7, model_dir=tmp_path)
-    assert (run.mode, run.spec, run.config) == (ModeKeys.PREDICT, SPEC, config)
-    assert run.network is SPEC.network
-    assert run.start_step == run.global_step == 7
-    assert run.model_dir == tmp_path
-    assert run.loss is run.batch is run.table is run.held_out is None
-    assert run.steps_per_epoch is None
-
-
-def test_the_first_reason_to_stop_is_kept():
-    run = Run(SPEC, RunConfig())
-    assert not run.should_stop
-    run.request_stop("enough")
-    run.request_stop("more than enough")
-    assert run.should_stop
-    assert run.stop_reason == "enough"
-
-
 def test_saving():
     saved = []
     run = Run(SPEC, RunConfig(), capture=lambda run: run.global_step, save=saved.append)

@@ -63,21 +63,6 @@ def test_what_is_saved_and_heard(train, config, steps, saved):
     assert listener.calls == calls(*saved)
 
 
-def test_the_clock_starts_anew_in_every_call(train):
-    saver = CheckpointSaverHook(save_steps=3)
-    for first in (0, 4):
-        listener = Listener()
-        train(4, hooks=[saver], saving_listeners=[listener])
-        assert listener.calls == calls(first, first + 3, first + 4)
-
-
-def test_in_memory_there_is_one_save_at_the_end():
-    listener = Listener()
-    config = RunConfig(save_checkpoints_steps=2)
-    Estimator(model_fn, config=config).train(table_fn(), saving_listeners=[listener])
-    assert listener.calls == calls(5)
-
-
 def test_a_hook_of_the_caller_replaces_the_one_of_the_configuration(train):
     listener = Listener()
     saver = CheckpointSaverHook(save_steps=4)
@@ -138,11 +123,3 @@ def test_wrong_intervals_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             CheckpointSaverHook(**arguments)
-
-
-def test_listeners_may_be_none_or_one_and_are_checked():
-    listener = CheckpointListener()
-    assert CheckpointSaverHook(1, listeners=None).listeners == []
-    assert CheckpointSaverHook(1, listeners=listener).listeners == [listener]
-    with pytest.raises(TypeError, match="'listeners' must be .*Listener; got 3"):
-        CheckpointSaverHook(1, listeners=[listener, 3])

@@ -80,24 +80,6 @@ def test_a_hook_is_added_to_and_removed_from_a_training(tmp_path, estimator):
     assert estimator.stop_reason == "reached step 6"
 
 
-def test_exactly_one_interval(estimator):
-    for arguments in [{"run_every_steps": 1}, {"run_every_secs": None}]:
-        with pytest.raises(ValueError, match="Pass run_every_secs=None to count steps"):
-            make_early_stopping_hook(estimator, lambda: False, **arguments)
-
-
-def test_an_interval_must_be_positive(estimator):
-    with pytest.raises(ValueError, match="'every_secs' must be positive; got 0"):
-        make_early_stopping_hook(estimator, lambda: False, run_every_secs=0)
-
-
-def test_wrong_types(estimator):
-    with pytest.raises(TypeError, match="'estimator' must be a skest.Estimator"):
-        make_early_stopping_hook(None, lambda: False)
-    with pytest.raises(TypeError, match="'should_stop_fn' must be a function"):
-        make_early_stopping_hook(estimator, True)
-
-
 # By a metric of evaluations
 
 EVERY_STEP = {"run_every_secs": None, "run_every_steps": 1}
@@ -166,17 +148,6 @@ def test_evaluations_of_a_future_that_was_left_do_not_count(evaluated):
     assert reason(hook, step=30) is not None
 
 
-def test_results_that_are_deleted_or_replaced_are_read_anew(evaluated):
-    hook = stop_if_higher_hook(evaluated, "m", 0.5)
-    assert reason(hook, step=10) is None
-    record(evaluated.eval_dir(), s10=0.9)
-    assert reason(hook, step=10) is not None
-    assert reason(hook, step=10) is not None
-    (evaluated.eval_dir() / "10.json").unlink()
-    record(evaluated.eval_dir(), s10=0.1)
-    assert reason(hook, step=10) is None
-
-
 @pytest.mark.parametrize(
     ("make", "values", "stops"),
     [
@@ -193,13 +164,6 @@ def test_results_that_are_deleted_or_replaced_are_read_anew(evaluated):
 def test_progress(evaluated, make, values, stops):
     record(evaluated.eval_dir(), **values)
     assert (reason(make(evaluated, "m", 20), step=100) is not None) == stops
-
-
-def test_the_reason_says_since_when(evaluated):
-    record(evaluated.eval_dir(), s10=3.0, s20=1.0, s50=2.0)
-    assert reason(stop_if_no_decrease_hook(evaluated, "m", 30), step=50) == (
-        "early stopping: 'm' did not decrease from step 20 to step 50"
-    )
 
 
 def test_min_steps_and_eval_dir(evaluated, tmp_path):

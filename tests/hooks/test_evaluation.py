@@ -4,7 +4,7 @@ import pytest
 from skest import Estimator, RunConfig
 from skest.checkpoints.results import read_eval_results
 from skest.hooks import InMemoryEvaluatorHook, stop_if_no_decrease_hook
-from tests._models import Recorder, assert_same_checkpoint, model_fn, table_fn
+from tests._models import assert_same_checkpoint, model_fn, table_fn
 from tests.hooks._events import event_files, scalars
 
 ENDLESS = table_fn(num_epochs=None, shuffle=True, seed=0)
@@ -46,25 +46,6 @@ def test_early_stopping_goes_by_it(tmp_path):
     )
     estimator.train(ENDLESS, [evaluator, stopping], steps=20)
     assert estimator.checkpoint.global_step == 5
-
-
-def test_steps_and_hooks_of_the_evaluation():
-    estimator, recorder = make(), Recorder()
-    hook = InMemoryEvaluatorHook(
-        estimator, table_fn(), steps=2, hooks=[recorder], every_n_iter=100
-    )
-    estimator.train(ENDLESS, [hook], steps=1)
-    one = ["begin", *["before_step", "after_step"] * 2, "end"]
-    assert recorder.calls == one * 2
-
-
-def test_hooks_of_the_evaluation_may_be_none_or_one():
-    for hooks in (None, Recorder()):
-        estimator = make()
-        hook = InMemoryEvaluatorHook(estimator, table_fn(), 1, hooks)
-        estimator.train(ENDLESS, hook, steps=1)
-        assert hook.results
-        assert hooks is None or hooks.calls
 
 
 def test_wrong_arguments():

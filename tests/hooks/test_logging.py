@@ -8,11 +8,9 @@ import pytest
 from skest import Estimator, RunConfig
 from skest.hooks import LoggingHook, ProfilerHook, StepCounterHook, Timer
 from tests._models import (
-    At,
     FakeClock,
     assert_same_checkpoint,
     model_fn,
-    raising,
     table_fn,
 )
 
@@ -57,13 +55,6 @@ def test_how_often(caplog, config, hooks, expected):
     assert steps_logged(caplog) == expected
 
 
-def test_a_quiet_logger_gets_nothing(caplog):
-    config = RunConfig(log_step_count_steps=1)
-    with caplog.at_level(logging.WARNING, "skest"):
-        Estimator(model_fn, config=config).train(table_fn(), steps=3)
-    assert not caplog.records
-
-
 def test_exactly_one_interval():
     for arguments in [{}, {"every_steps": 1, "every_secs": 1}]:
         with pytest.raises(ValueError, match="Exactly one of 'every_steps' and"):
@@ -86,15 +77,6 @@ def test_measures_the_speed_and_logs_it(caplog):
         *("3", "6")
     ]
     assert hook.steps_per_sec > 0
-
-
-def test_begins_anew_with_every_run():
-    hook = StepCounterHook(every_steps=3)
-    estimator = Estimator(model_fn, config=QUIET)
-    estimator.train(table_fn(num_epochs=None), [hook], steps=3)
-    assert hook.steps_per_sec > 0
-    estimator.train(table_fn(), [hook], steps=2)
-    assert hook.steps_per_sec is None
 
 
 # When it is due
@@ -145,24 +127,6 @@ def test_the_speed_between_two_events():
         assert timer.steps_per_sec == speed
 
 
-def test_one_step_is_due_once():
-    for interval in [{"every_steps": 1}, {"every_secs": 1e-9}]:
-        clock = FakeClock()
-        timer = Timer(**interval, clock=clock)
-        timer.mark(3)
-        clock.now += 10
-        assert not timer.is_due(3)
-        assert timer.is_due(4)
-
-
-def test_mark_tells_what_has_passed():
-    clock = FakeClock(now=5.0)
-    timer = Timer(every_steps=2, clock=clock)
-    assert timer.mark(10) == (0, 0.0)
-    clock.now = 7.5
-    assert timer.mark(14) == (4, 2.5)
-
-
 def test_exactly_one_positive_interval():
     for interval, message in [
         ({}, "Exactly one of 'every_steps' and 'every_secs'.*None and None"),
@@ -189,21 +153,6 @@ def test_traces_single_steps(tmp_path):
     assert any("mm" in event.get("name", "") for event in events)
     plain = Estimator(model_fn, config=SEEDED).train(ENDLESS, steps=6)
     assert_same_checkpoint(estimator.checkpoint, plain.checkpoint)
-
-
-def test_another_directory_by_time(tmp_path):
-    hook = ProfilerHook(save_secs=1e-6, output_dir=tmp_path / "new", show_memory=True)
-    Estimator(model_fn).train(ENDLESS, [hook], steps=2)
-    assert (tmp_path / "new" / "trace-2.json").is_file()
-
-
-def test_can_be_used_again_after_an_error(tmp_path):
-    hook = ProfilerHook(save_steps=1, output_dir=tmp_path)
-    estimator = Estimator(model_fn)
-    with pytest.raises(OSError, match="broken"):
-        estimator.train(ENDLESS, [At(2, raising(OSError("broken"))), hook])
-    estimator.train(ENDLESS, [hook], steps=2)
-    assert (tmp_path / "trace-4.json").is_file()
 
 
 def test_a_directory_is_needed():

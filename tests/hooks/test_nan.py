@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
 import itertools
 import logging
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -154,58 +152,6 @@ def test_columns_are_those_before_encoding(kind, params):
             Estimator(stacking_model_fn, params=params).train(input_fn)
 
 
-def test_the_row_of_a_shuffled_table_is_found():
-    features, y = raw_table("frame")
-    data = ArrayDataset(features, y, batch_size=4, shuffle=True, seed=3, num_epochs=2)
-    estimator = Estimator(stacking_model_fn)
-    with pytest.raises(
-        NanLossDuringTrainingError, match="has 1 NaN in column 'income'"
-    ):
-        estimator.train(lambda: data)
-
-
-def test_what_encoding_has_broken_is_told_by_its_position():
-    features, y = raw_table("dict", -1.0)
-    estimator = Estimator(stacking_model_fn, params={"log": True})
-    with pytest.raises(
-        NanLossDuringTrainingError, match="1 NaN in position 1 of the f"
-    ):
-        estimator.train(lambda: ArrayDataset(features, y, batch_size=4))
-
-
-@pytest.mark.parametrize("n_others", [0, 2])
-def test_the_raw_batch_of_a_run(n_others):
-    found = []
-
-    class Looks(Recorder):
-        def before_step(self, run):
-            run.global_step += n_others  # steps of other workers
-
-        def begin(self, run):
-            found.append(run.raw_batch is None or len(run.raw_batch[1]))
-
-        def after_step(self, run, loss):
-            found.append(run.raw_batch[1].tolist())
-
-    _, y = table()
-    expected = y.reshape(5, 4).tolist()
-    batches = list(table_fn()())
-    for input_fn in (table_fn(), lambda: batches):
-        Estimator(model_fn).train(input_fn, [Looks()])
-        assert found == [True, *expected]
-        found.clear()
-
-
-def test_labels_are_named():
-    y = torch.tensor([0.0, NAN])
-    text = report_on_batch({"a": torch.zeros(2)}, y)
-    assert text.startswith("Its batch has 1 NaN in the labels (first in row 1).")
-    text = report_on_batch(
-        torch.zeros(2, 2), {"price": y, "kind": torch.tensor([0, 1])}
-    )
-    assert "1 NaN in label 'price'" in text
-
-
 def test_a_rate_that_is_too_high_is_told_from_bad_values():
     X = np.random.default_rng(0).normal(size=(100, 2)).astype(np.float32)
     model = DNNRegressor((8,), optimizer="sgd", learning_rate=1e6, random_state=0)
@@ -221,42 +167,6 @@ def test_huge_columns_are_to_be_standardised():
     text = report_on_batch(features, torch.tensor([1, 0]))
     assert "largest magnitudes are 2e+09 in column 'pay', 2 in column 'age'." in text
     assert "Standardise column 'pay' (normalizer=\"standard\"), lower the" in text
-
-
-def test_many_columns_and_other_structures():
-    text = report_on_batch(torch.full((2, 9), NAN), None)
-    assert "2 NaN in position 4 of the features (first in row 0) and 4 more." in text
-    sparse = torch.eye(3).to_sparse()
-    nested = (sparse, [torch.tensor(7.0), None], "text", torch.zeros(0, 2))
-    text = report_on_batch(nested, None)
-    assert "7 in part 0 of part 1 of the features" in text
-    assert "no floating-point numbers. Lower" in report_on_batch(
-        {"a_ids": sparse.int()}, 0
-    )
-
-
-def test_raw_columns_may_be_tensors_of_any_type():
-    for dtype in [torch.bfloat16, torch.float64]:
-        bad = torch.tensor([1.0, float("nan")], dtype=dtype)
-        raw = {"a": torch.ones(2, dtype=dtype, requires_grad=True), "b": bad}
-        features = torch.stack(list(raw.values()), 1)
-        assert "'b' (first in row 1)" in report_on_batch(features, None, raw)
-
-
-def test_cells_that_no_report_can_read_leave_the_error_as_it_is():
-    class Odd(dict):
-        def __getitem__(self, name):
-            raise RuntimeError("not like this")
-
-    features = torch.full((2, 1), float("nan"))
-    run = SimpleNamespace(
-        global_step=3,
-        n_taken=3,
-        batch=(features, None),
-        raw_batch_of=lambda n_taken: (Odd(a=1), None),
-    )
-    with pytest.raises(NanLossDuringTrainingError, match=r"loss of step 3 is NaN\.$"):
-        NanLossHook().after_step(run, torch.tensor(float("nan")))
 
 
 # On a device that is to be waited for
@@ -328,19 +238,6 @@ def test_the_first_nan_on_a_gpu_is_named(nan_at, n_taken, is_table):
         )
     assert recorder.calls.count("after_step") == n_taken
     assert estimator.checkpoint is None
-
-
-def test_columns_on_a_gpu_are_those_before_encoding():
-    features, y = raw_table("dict", 8e5)
-    data = ArrayDataset(features, y, batch_size=4)
-
-    def model_fn(features, labels, mode, params):
-        spec = stacking_model_fn(features, labels, mode, params)
-        loss = model_fn_elsewhere({18})(features, labels, mode).loss
-        return dataclasses.replace(spec, loss=loss)
-
-    with pytest.raises(NanLossDuringTrainingError, match=r"step 18 is NaN.*8e\+05 in"):
-        Estimator(model_fn, config=EAGER).train(lambda: data)
 
 
 def test_nothing_is_saved_behind_a_nan_that_nobody_has_looked_at(tmp_path, caplog):

@@ -31,14 +31,6 @@ def test_where_training_stops_after_four_steps():
         assert estimator.checkpoint.global_step == last
 
 
-def test_can_be_used_again():
-    hook = StopAtStepHook(num_steps=2)
-    estimator = Estimator(model_fn)
-    for expected in (2, 4):
-        estimator.train(table_fn(num_epochs=None), hooks=[hook])
-        assert estimator.checkpoint.global_step == expected
-
-
 def test_exactly_one_argument():
     for arguments in [{}, {"num_steps": 1, "last_step": 1}]:
         with pytest.raises(
@@ -86,19 +78,6 @@ def test_a_training_that_is_there_does_not_wait(tmp_path, monkeypatch, wait_unti
     assert estimator.checkpoint.global_step == 4
 
 
-def test_a_request_to_stop_ends_the_waiting():
-    run = Run(SPEC, RunConfig())
-    hook = GlobalStepWaiterHook(10, lambda: run.request_stop("enough"), **SOON)
-    hook.begin(run)
-    hook.before_step(run)
-    assert run.should_stop
-
-
-def test_somebody_must_be_seen():
-    with pytest.raises(ValueError, match="Give it a model_dir, or pass 'read_step'"):
-        Estimator(model_fn).train(table_fn(), [GlobalStepWaiterHook(10)])
-
-
 def test_wrong_arguments_of_waiting():
     for arguments, error, match in [
         ((-1,), ValueError, "'wait_until_step' of GlobalStepWaiterHook must be"),
@@ -143,20 +122,6 @@ def test_the_last_epoch_may_be_short_and_the_next_run_begins_anew(seeded):
     assert hook.calls == [*first, ("begin", 4), ("end", 7), ("begin", 7), ("end", 8)]
 
 
-def test_an_interrupted_epoch_goes_on_in_the_next_run(seeded):
-    class Failing(Epochs):
-        def after_step(self, run, loss):
-            super().after_step(run, loss)
-            if run.global_step == 2:
-                raise OSError("broken")
-
-    hook = Failing()
-    with pytest.raises(OSError, match="broken"):
-        seeded.train(table_fn(batch_size=8), hooks=[hook])
-    seeded.train(table_fn(batch_size=8), hooks=[hook])
-    assert hook.calls == [("begin", 0), ("begin", 2), ("end", 3)]
-
-
 def test_a_stream_is_one_epoch(seeded):
     hook = Epochs()
     seeded.train(lambda: batches(5), hooks=[hook])
@@ -174,17 +139,6 @@ def test_boundaries_stay_where_they_are_in_the_middle_of_the_input(seeded, step)
     begins = [step, *ends[:-1]]
     expected = zip(begins, ends, strict=True)
     assert hook.calls == [c for b, e in expected for c in (("begin", b), ("end", e))]
-
-
-def test_epochs_end_where_a_hook_has_a_begin_of_its_own(seeded):
-    class Beginning(Epochs):
-        def begin(self, run):
-            self.calls.append(("run", run.global_step))
-
-    hook = Beginning()
-    seeded.train(table_fn(batch_size=8, num_epochs=2), hooks=[hook])
-    epochs = [("begin", 0), ("end", 3), ("begin", 3), ("end", 6)]
-    assert hook.calls == [("run", 0), *epochs]
 
 
 # At the end
@@ -205,12 +159,6 @@ def test_computes_at_the_end(final_ops, values):
         assert hook.final_ops_values == {**values, "b": "train"}
     else:
         assert hook.final_ops_values == values
-
-
-def test_also_in_an_evaluation():
-    hook = FinalOpsHook(lambda run: run.mode)
-    Estimator(model_fn).train(table_fn()).evaluate(table_fn(), hooks=[hook])
-    assert hook.final_ops_values == "eval"
 
 
 def test_an_error_leaves_no_values():

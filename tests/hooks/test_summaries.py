@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
-import sys
 
 import numpy as np
 import pytest
@@ -61,21 +60,6 @@ def test_histograms(tmp_path, values):
     assert sum(histogram.bucket) == 6
 
 
-def test_a_histogram_of_equal_values(tmp_path):
-    writer = SummaryWriter(tmp_path, Clock())
-    writer.histogram("zeros", torch.zeros(3))
-    writer.close()
-    (histogram,) = histograms(tmp_path)["zeros"].values()
-    assert (histogram.min, histogram.max, sum(histogram.bucket)) == (0, 0, 3)
-
-
-def test_a_histogram_of_nothing_is_left_out(tmp_path):
-    writer = SummaryWriter(tmp_path, Clock())
-    writer.histograms({"empty": torch.empty(0, 3), "nan": torch.tensor([torch.nan])})
-    writer.close()
-    assert not event_files(tmp_path)
-
-
 def test_a_later_file_replaces_steps_of_earlier_ones(tmp_path):
     for first, steps in ((1, (1, 5, 9)), (6, (6, 8)), (9, (9,))):
         writer = SummaryWriter(tmp_path, Clock(), first)
@@ -86,27 +70,12 @@ def test_a_later_file_replaces_steps_of_earlier_ones(tmp_path):
     assert scalars(tmp_path)["loss"] == {1: 11, 5: 15, 6: 66, 8: 68, 9: 99}
 
 
-def test_nothing_is_made_without_a_value(tmp_path):
-    writer = SummaryWriter(tmp_path / "new", Clock())
-    writer.scalars({})
-    writer.close()
-    assert not (tmp_path / "new").exists()
-
-
 def use_all(writer):
     writer.scalar("a", 1.0)
     writer.scalars({"b": 1.0})
     writer.histogram("c", torch.ones(2))
     writer.histograms({"d": torch.ones(2)})
     writer.close()
-
-
-def test_without_tensorboard_nothing_happens(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    writer = SummaryWriter(tmp_path, Clock())
-    assert not writer.is_enabled
-    use_all(writer)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_failure_of_writing_is_logged_once(tmp_path, caplog):

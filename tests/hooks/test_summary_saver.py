@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-import copy
 import logging
-import pickle
 import sys
 
 import pytest
 import torch
 from torch import nn
 
-from skest import Estimator, EstimatorSpec, ModeKeys, MultiHeadEstimator, RunConfig
-from skest.core.random import RunRandom
+from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.recorded.step import GraphStep
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import Hook, LRScheduleHook, SummarySaverHook
-from skest.hooks.summary_saver import learning_rates, without_traces
+from skest.hooks.summary_saver import learning_rates
 from tests._models import (
-    NETWORKS,
     At,
     Recorder,
     assert_same_checkpoint,
@@ -191,29 +187,6 @@ def test_losses_of_heads(tmp_path):
     assert "loss/a" in shown
 
 
-def test_losses_of_heads_of_several_members(tmp_path):
-    x, y = table()
-    model = MultiHeadEstimator(
-        (4,), n_members=3, dropout=0.0, max_iter=2, config=config(1, model_dir=tmp_path)
-    )
-    model.fit(x, {"a": y, "b": y > 0})
-    found = scalars(model.model_dir_)
-    for step, loss in found["loss"].items():
-        parts = found["loss/a"][step] + found["loss/b"][step]
-        assert loss == pytest.approx(parts, rel=1e-6)
-
-
-@pytest.mark.parametrize("name", ["a", None])
-def test_summaries_beside_the_loss_of_a_head(tmp_path, name):
-    model_fn = heads_model_fn(
-        RegressionHead(name=name), lambda y, z, x: {"z": z.mean()}
-    )
-    Estimator(model_fn, tmp_path, config(1)).train(table_fn())
-    found = scalars(tmp_path)
-    assert set(found["z"]) == {1, 2, 3, 4, 5}
-    assert found.get("loss/a") == (found["loss"] if name else None)
-
-
 def test_hooks_write_numbers_of_their_own(tmp_path):
     class Norm(Hook):
         def after_step(self, run, loss):
@@ -243,21 +216,6 @@ def test_a_training_that_goes_on_draws_one_line(tmp_path):
     assert list(scalars(tmp_path)["loss"]) == [1, 3, 5, 6, 9, 11]
 
 
-def test_steps_behind_the_checkpoint_are_forgotten(tmp_path):
-    Estimator(model_fn, tmp_path, config(1, save_checkpoints_steps=0)).train(
-        ENDLESS, steps=5
-    )
-    at_5 = Estimator(model_fn, tmp_path).checkpoint
-    Estimator(model_fn, tmp_path, config(1)).train(ENDLESS, steps=4)
-    back = Estimator(model_fn, tmp_path, config(10))
-    back.checkpoint = at_5
-    recorder = Recorder()
-    back.train(ENDLESS, [recorder], steps=2)
-    found = scalars(tmp_path)["loss"]
-    assert list(found) == [1, 2, 3, 4, 5, 6, 7]
-    assert [found[6], found[7]] == recorder.losses
-
-
 @pytest.mark.parametrize("error", [OSError("broken"), KeyboardInterrupt()])
 def test_files_are_closed_whatever_happens(tmp_path, error):
     runs = []
@@ -268,30 +226,6 @@ def test_files_are_closed_whatever_happens(tmp_path, error):
     (run,) = runs
     assert run.summary._file is None
     assert list(scalars(tmp_path)["loss"]) == [1, 2]
-
-
-def test_a_table_of_rows_has_gradients_of_rows(tmp_path):
-    def model_fn(features, labels, mode):
-        network = nn.Embedding(50, 2, sparse=True)
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        return EstimatorSpec(
-            mode,
-            network=network,
-            loss=lambda y, z, x: z.square().mean(),
-            optimizer=optimizer,
-        )
-
-    hook = SummarySaverHook(save_steps=1, histograms="gradients", output_dir=tmp_path)
-    Estimator(model_fn).train(lambda: [(torch.tensor([3, 7, 3]), None)], [hook])
-    assert histograms(tmp_path)["gradients/weight"][1].num == 4  # two rows
-
-
-def test_a_hook_can_be_used_again_copied_and_pickled(tmp_path):
-    hook = SummarySaverHook(save_steps=2, histograms="gradients", output_dir=tmp_path)
-    Estimator(model_fn).train(ENDLESS, [hook], steps=3)
-    for again in (copy.deepcopy(hook), pickle.loads(pickle.dumps(hook))):
-        Estimator(model_fn).train(ENDLESS, [again], steps=2)
-        assert list(scalars(tmp_path)["loss"]) == [1, 2]
 
 
 def test_without_tensorboard(tmp_path, monkeypatch, caplog):
@@ -308,22 +242,11 @@ def test_without_tensorboard(tmp_path, monkeypatch, caplog):
         SummarySaverHook(save_steps=1)
 
 
-def test_a_directory_is_needed():
-    with pytest.raises(ValueError, match="SummarySaverHook writes files.*'output_dir'"):
-        Estimator(model_fn).train(ENDLESS, [SummarySaverHook(save_steps=1)])
-
-
 def test_unknown_histograms():
     message = "'histograms' of SummarySaverHook may name 'variables' and 'grad.*; got"
     for unknown in ("weights", ["variables", "activations"]):
         with pytest.raises(ValueError, match=message):
             SummarySaverHook(save_steps=1, histograms=unknown)
-
-
-def test_exactly_one_interval():
-    for arguments in [{}, {"save_steps": 1, "save_secs": 1}]:
-        with pytest.raises(ValueError, match="Exactly one of"):
-            SummarySaverHook(**arguments)
 
 
 # Names of learning rates
@@ -366,22 +289,3 @@ def test_groups_have_the_path_of_their_module():
 
 
 # A trial
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_a_trial_gives_what_comes_next_and_leaves_no_trace(name):
-    network = NETWORKS[name]()
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    spec = EstimatorSpec(
-        ModeKeys.TRAIN, network=network, loss=squared_loss, optimizer=optimizer
-    )
-    x = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    network.train()
-    with RunRandom(0).attach(network, squared_loss, optimizer):
-        before = {k: v.clone() for k, v in network.state_dict().items()}
-        with without_traces(spec):
-            tried = network(x)
-        assert not tried.requires_grad
-        after = network.state_dict()
-        assert all(torch.equal(after[k], v) for k, v in before.items())
-        assert torch.equal(network(x), tried)

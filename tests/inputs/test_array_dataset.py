@@ -7,7 +7,6 @@ import scipy.sparse
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
 
 from skest.inputs import ArrayDataset
 
@@ -80,12 +79,6 @@ def test_an_epoch_has_every_row_once():
                 assert got == rows_of(expected, order)
 
 
-def test_without_labels_there_are_only_features():
-    data = ArrayDataset(NUMBERS, batch_size=3)
-    assert [batch.tolist() for batch in data] == [[0, 1, 2], [3, 4]]
-    assert data.take(slice(0, 2))[1] is None
-
-
 def orders(n_epochs, **options):
     data = ArrayDataset(np.arange(30), shuffle=True, num_epochs=n_epochs, **options)
     rows = np.concatenate([data.take(rows)[0] for rows in data.index_batches()])
@@ -107,12 +100,6 @@ def test_without_a_seed_every_dataset_has_its_own_order_and_keeps_it():
     assert orders(2) != orders(2)
     data = ArrayDataset(np.arange(30), shuffle=True, batch_size=30)
     assert next(iter(data)).tolist() == next(iter(data)).tolist()
-
-
-def test_the_global_generator_is_left_alone():
-    before = np.random.get_state()[1].tolist()
-    orders(2)
-    assert np.random.get_state()[1].tolist() == before
 
 
 @settings(max_examples=50, deadline=None)
@@ -173,20 +160,6 @@ def test_sampling_weight_draws_rows_in_proportion_in_full_batches():
     assert counts[1] / counts.sum() == pytest.approx(0.75, abs=0.01)
 
 
-def test_sampling_is_given_by_seed_and_epoch():
-    def rows(**options):
-        data = ArrayDataset(
-            np.arange(9),
-            batch_size=4,
-            sampling_weight=np.arange(9.0),
-            seed=3,
-            **options,
-        )
-        return np.concatenate(list(data.index_batches()))
-
-    assert_array_equal(rows(num_epochs=2)[12:], rows(first_epoch=1))
-
-
 def test_wrong_sampling_weight():
     for weight, message in [
         ([1.0, 2.0], r"'sampling_weight' must have the shape \(3,\) of the rows"),
@@ -218,28 +191,3 @@ def test_resuming_at_every_position_equals_the_uninterrupted_run():
             )
             assert [batch.tolist() for batch in twice] == batches[2:]
             assert [batch.tolist() for batch in first] == batches
-
-
-def test_pieces_have_the_batches_of_all():
-    for n_rows, sizes in [(1, [3, 3, 1]), (6, [6, 1]), (7, [7])]:
-        data = ArrayDataset({"x": np.arange(7)}, np.arange(7), batch_size=3)
-        pieces = list(data.pieces(n_rows))
-        assert [piece.n_rows for piece in pieces] == sizes
-        batches = [batch for piece in pieces for batch in piece]
-        for (x, y), (all_x, all_y) in zip(batches, data, strict=True):
-            assert x["x"].tolist() == all_x["x"].tolist()
-            assert y.tolist() == all_y.tolist()
-
-
-def test_other_orders_are_one_piece():
-    for options in [
-        {"shuffle": True},
-        {"num_epochs": 2},
-        {"sampling_weight": np.ones(7)},
-    ]:
-        data = ArrayDataset(np.arange(7), batch_size=3, **options)
-        assert list(data.pieces(3)) == [data]
-        plain = ArrayDataset(np.arange(7), batch_size=3)
-        assert plain.resumed(0, []) is plain
-        later = plain.resumed(1, [])
-        assert list(later.pieces(3)) == [later]

@@ -49,13 +49,6 @@ def test_looking_at_the_first_batch_loses_nothing():
         assert list(source.batches()) == [(1, 10), (2, 20)]
 
 
-def test_an_iterator_is_not_read_ahead():
-    stream = iter(range(5))
-    batches = Source(stream).batches()
-    next(batches), next(batches)
-    assert next(stream) == 2
-
-
 def test_elements_are_pairs_or_features():
     for element, expected in [
         ((1, 2), (1, 2)),
@@ -72,11 +65,6 @@ def test_other_elements_are_refused():
             ValueError, match=f"pair .features, labels.; got a .* of {len(element)}"
         ):
             list(Source([element]).batches())
-
-
-def test_no_batches():
-    assert Source(iter(())).first_batch() is None
-    assert make(iter(())) == []
 
 
 # Types
@@ -133,12 +121,6 @@ def test_data_frames_become_dictionaries():
             assert labels is None
 
 
-def test_nested_dictionaries():
-    ((features, labels),) = make([({"a": {"b": FLOATS}}, {"c": LABELS})])
-    assert torch.is_tensor(features["a"]["b"])
-    assert torch.is_tensor(labels["c"])
-
-
 # Encoding
 
 
@@ -163,14 +145,6 @@ def test_encoders(as_table):
     assert torch.cat([labels for _, labels in batches]).tolist() == 2 * [1, 2, 1, 2, 1]
 
 
-def test_a_table_is_encoded_before_the_first_batch_is_wanted():
-    def encode(features):
-        raise ValueError("wrong value")
-
-    with pytest.raises(ValueError, match="wrong value"):
-        tensor_batches(Source(ArrayDataset(FLOATS)), encode, None, CPU, torch.float32)
-
-
 def test_labels_that_are_not_wanted_are_not_encoded():
     def encode_labels(labels):
         raise AssertionError("labels were encoded")
@@ -178,13 +152,6 @@ def test_labels_that_are_not_wanted_are_not_encoded():
     for data in (ArrayDataset(FLOATS, LABELS), [(FLOATS, LABELS)]):
         ((_, labels),) = make(data, None, encode_labels, with_labels=False)
         assert labels is None
-
-
-def test_the_last_batch_may_be_one_row():
-    for n_rows in [1, 5, 9]:
-        x = np.arange(n_rows, dtype=np.float32).reshape(-1, 1)
-        batches = make(ArrayDataset(x, x, batch_size=4))
-        assert batches[-1][0].shape == batches[-1][1].shape == (1, 1)
 
 
 def test_shuffled_tables_are_cut_as_their_rows_are():
@@ -228,11 +195,6 @@ def test_batches_taken_together_are_those_taken_alone(
             assert features["part"]["x"].data_ptr() % 64 == 0
 
 
-def test_drawn_rows_without_features_end():
-    data = ArrayDataset({"x": FLOATS}, batch_size=2, shuffle=True, num_epochs=1)
-    assert make(data, lambda features: {}) == [({}, None)] * 3
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_batches_come_to_the_device(shuffle):
@@ -253,20 +215,6 @@ def test_a_network_that_works_in_place_leaves_the_callers_array_alone():
     for features, _ in tensor_batches(source, None, None, CPU, torch.float32):
         features.relu_()
     np.testing.assert_array_equal(X, before)
-
-
-def test_structures_of_the_user_pass():
-    for features, labels in [
-        (torch.zeros(8, 2), (torch.zeros(8), torch.zeros(8))),
-        (torch.zeros(8, 2), {"y": torch.zeros(8), "rate": torch.tensor(0.1)}),
-        ({"values": torch.zeros(20), "offsets": torch.zeros(8)}, torch.zeros(8)),
-    ]:
-        source = Source([(features, labels)])
-        ((got_features, got_labels),) = tensor_batches(
-            source, lambda x: x, lambda y: y, CPU, torch.float32
-        )
-        assert got_features is features
-        assert got_labels is labels
 
 
 def test_labels_of_another_length_are_refused():
@@ -291,12 +239,6 @@ def test_a_table_is_encoded_piece_by_piece_when_batches_are_asked_for():
         assert sum(seen) - len(found) < 4
     assert found == list(range(10))
     assert seen == [4, 4, 2]
-
-
-def test_rows_of_the_first_batch():
-    assert Source(ArrayDataset(np.arange(5), batch_size=2)).rows_per_batch == 2
-    assert Source([np.arange(3), np.arange(2)]).rows_per_batch == 3
-    assert Source([]).rows_per_batch is None
 
 
 # Pinned memory
@@ -324,12 +266,3 @@ def test_all_leaves_are_pinned_in_no_more_memory_than_they_need(leaf, n_bytes):
     pinned = _pinned(leaf)
     assert torch.equal(pinned, leaf)
     assert pinned.untyped_storage().nbytes() == n_bytes
-
-
-@pytest.mark.usefixtures("no_pinned_memory")
-def test_what_is_pinned_is_a_copy_that_passes_gradients_on():
-    leaf = torch.ones(3, requires_grad=True)
-    pinned = _pinned(leaf)
-    pinned.sum().backward()
-    assert pinned.data_ptr() != leaf.data_ptr()
-    assert leaf.grad.tolist() == [1, 1, 1]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skest import DNNClassifier, Estimator, RunConfig
+from skest import Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.canned.dnn import dnn_model_fn
 from skest.heads import BinaryClassHead
@@ -52,12 +52,6 @@ def column(batches, name="i"):
     return np.concatenate([features[name] for features in batches])
 
 
-@each_format
-def test_whether_there_is_an_end(files, suffix):
-    assert make(files, suffix, num_epochs=None)().is_endless
-    assert not make(files, suffix, num_epochs=2)().is_endless
-
-
 # Rows and their order
 
 
@@ -87,11 +81,6 @@ def test_shuffling_is_a_permutation_of_every_epoch(files, suffix, buffer, batch_
     again = list(make(files, suffix, batch_size=batch_size, **options)())
     assert (column(again) == order).all()
     assert [f"w{i % 7}" for i in order] == column(batches, "word").tolist()
-
-
-def test_a_large_buffer_mixes_everything(files):
-    order = column(make(files, "parquet", shuffle=True, seed=0, batch_size=10)())
-    assert abs(np.corrcoef(order, np.arange(N))[0, 1]) < 0.1
 
 
 def test_a_seed_of_the_configuration(files):
@@ -141,17 +130,6 @@ def test_more_workers_than_parts_are_refused(files, suffix, unit):
         make(files, suffix)(input_context=InputContext(12, 0))
 
 
-def test_a_wrong_context():
-    for arguments, error, message in [
-        ((0, 0), ValueError, "'num_input_pipelines' of InputContext must be"),
-        ((2, -1), ValueError, "'input_pipeline_id' of InputContext must be"),
-        ((2, 2), ValueError, "must be less than 'num_input_pipelines'=2; got 2"),
-        ((2, "0"), TypeError, "'input_pipeline_id' of InputContext must be"),
-    ]:
-        with pytest.raises(error, match=message):
-            InputContext(*arguments)
-
-
 # Columns
 
 
@@ -199,16 +177,6 @@ def test_types_of_columns(tmp_path):
         )
 
 
-def test_lists(tmp_path):
-    lists = [["a", "b"], [], None, ["c"]]
-    cells = read(write(tmp_path, c=lists))["c"]
-    assert [None if c is None else c.tolist() for c in cells] == lists
-    column = fc.categorical_column_with_vocabulary_list("c", ["a", "b", "c"])
-    columns = fc.FeatureColumns([("c", fc.indicator_column(column))])
-    dense = columns.fit({"c": cells}).transform({"c": cells})
-    assert np.asarray(dense).tolist() == [[1, 1, 0], [0] * 3, [0] * 3, [0, 0, 1]]
-
-
 def test_types_that_no_column_reads(tmp_path):
     for array in [pa.array([{"a": 1}]), pa.array([datetime.time(1)])]:
         path = write(tmp_path, c=array, x=[1])
@@ -217,14 +185,6 @@ def test_types_that_no_column_reads(tmp_path):
         ):
             read(path)
         assert read(path, columns=["x"])["x"].tolist() == [1]
-
-
-def test_dictionaries_that_differ_between_files(tmp_path):
-    for name, values in (("a", ["x", "y"]), ("b", ["z", "x"])):
-        table = pa.table({"c": pa.array(values).dictionary_encode()})
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    input_fn = parquet_input_fn(str(tmp_path / "*"), 3, shuffle=False)
-    assert column(input_fn(), "c").tolist() == ["x", "y", "z", "x"]
 
 
 def test_columns_and_labels(files):
@@ -346,11 +306,6 @@ def test_a_value_of_another_type_than_the_file_began_with(tmp_path, prefetch):
     assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
 
 
-def test_an_unknown_type(files):
-    with pytest.raises(ValueError, match="gives 'x' the type 'number', which Arrow"):
-        make(files, "csv", column_types={"x": "number"})
-
-
 def test_missing_labels(tmp_path):
     path = write(tmp_path, x=[1.0, 2.0], y=pa.array([1, None]))
     with pytest.raises(ValueError, match="Column 'y' is the label and has 1 missing"):
@@ -427,11 +382,3 @@ def test_an_interrupted_training_goes_on(files, tmp_path, suffix):
     resumed.train(train, [rest])
     assert rest.losses == losses.losses[21:]
     assert_same_checkpoint(whole.checkpoint, resumed.checkpoint)
-
-
-def test_partial_fit_takes_the_batches(files):
-    model = DNNClassifier((8,), feature_columns=COLUMNS, random_state=0)
-    for features, labels in make(files, "parquet", label="y", shuffle=True)():
-        model.partial_fit(features, labels, classes=[0, 1])
-    assert model.n_steps_ == 16
-    assert model.predict(frame().drop(columns="y")).shape == (N,)

@@ -34,9 +34,6 @@ class TestTables:
         assert [len(labels) for _, labels in first] == [4, 2, 4, 2]
         assert order(input_fn) == [*range(6), *range(6)]
 
-    def test_labels_may_be_missing(self, make, x):
-        assert [len(batch["a"]) for batch in make(x, shuffle=False)()] == [6]
-
     def test_the_seed_of_the_run_orders_unless_one_is_given(self, make, x):
         config, other = RunConfig(random_seed=1), RunConfig(random_seed=2)
         free = make(x, Y, num_epochs=4, shuffle=True)
@@ -110,30 +107,6 @@ def test_generator_rows_without_labels():
         assert [batch.shape for batch in batches] == (
             [] if expected is None else [expected]
         )
-
-
-def test_generator_labels_may_be_dictionaries():
-    def both():
-        yield {"x": 1}, {"a": 1, "b": 2.0}
-        yield {"x": 2}, {"a": 3, "b": 4.0}
-
-    ((_, labels),) = generator_input_fn(both)()
-    assert {name: value.tolist() for name, value in labels.items()} == {
-        "a": [1, 3],
-        "b": [2.0, 4.0],
-    }
-
-
-def test_generator_is_lazy():
-    def endless():
-        i = 0
-        while True:
-            yield {"x": i}, i
-            i += 1
-
-    iterator = iter(generator_input_fn(endless, batch_size=3)())
-    assert next(iterator)[1].tolist() == [0, 1, 2]
-    assert next(iterator)[1].tolist() == [3, 4, 5]
 
 
 def test_generator_checks():

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from skest import Estimator
 from skest.distributed import ClusterSpec, TaskConfig
 from skest.inputs import (
     ArrayDataset,
@@ -31,8 +29,6 @@ from skest.inputs import (
 )
 from skest.inputs.batches import Source
 from skest.inputs.sharding import call_sharded, context_of, shard
-from skest.keys import ModeKeys
-from tests._models import N_ROWS, model_fn, table_fn
 
 N = 37
 
@@ -184,18 +180,6 @@ def test_tables_of_all_forms_with_labels_and_weights():
         np.testing.assert_array_equal(rows[0], rows[1][:3])
 
 
-def test_a_weighted_table_is_drawn_from_as_a_whole():
-    weight = np.r_[np.zeros(N - 3), 1.0, 2.0, 1.0]
-    data = table(sampling_weight=weight, num_epochs=400, seed=3)
-    parts = [shard(data, context) for context in contexts(2)]
-    drawn = [rows_of(part) for part in parts]
-    assert drawn[0] != drawn[1]
-    assert [part.steps_per_epoch for part in parts] == [5, 5]
-    for rows in drawn:
-        shares = np.array([Counter(rows)[i] for i in (N - 3, N - 2, N - 1)]) / len(rows)
-        np.testing.assert_allclose(shares, [0.25, 0.5, 0.25], atol=0.03)
-
-
 SHUFFLED = {
     "table": lambda f, seed: table(shuffle=True, seed=seed, num_epochs=2),
     "pipeline": lambda f, seed: Pipeline(range(N)).shuffle(N, seed).repeat(2).batch(4),
@@ -242,20 +226,7 @@ def test_a_part_goes_on_in_its_middle(name, files):
             assert rows_of(again.table) == rows[12:]
 
 
-def test_another_worker_does_not_go_on_with_the_position_of_this_one(caplog):
-    parts = [shard(Pipeline(range(9)).batch(2), context) for context in contexts(2)]
-    assert parts[0].kind != parts[1].kind
-    position = Source(parts[0]).position(1)
-    Source(parts[1], position)
-    assert "starts anew" in caplog.text
-
-
 # Loaders
-
-
-def test_the_workers_of_a_loader_load_its_part():
-    loader = DataLoader(Numbers(), 4, shuffle=True, num_workers=1)
-    assert sorted(rows_of(shard(loader, InputContext(2, 1)))) == list(range(1, N, 2))
 
 
 def test_a_loader_loads_its_own_rows_only():
@@ -263,15 +234,6 @@ def test_a_loader_loads_its_own_rows_only():
         data = Numbers()
         part = shard(DataLoader(data, 4, **options), InputContext(3, 1))
         assert sorted(rows_of(part)) == sorted(data.loaded) == list(range(1, N, 3))
-
-
-def test_a_loader_keeps_its_batches_and_stays_as_it_is():
-    loader = DataLoader(Numbers(), 4, drop_last=True, shuffle=True)
-    part = shard(loader, InputContext(2, 0))
-    assert [len(batch) for batch, _ in Source(part).batches()] == [4, 4, 4, 4]
-    assert len(loader) == 9
-    assert type(loader.sampler) is RandomSampler
-    assert [len(batch) for batch in loader] == 9 * [4]
 
 
 def test_batches_of_other_samplers_are_divided():
@@ -307,37 +269,9 @@ def test_a_distributed_sampler_has_divided_the_rows_already():
 # What is left alone, and what is refused
 
 
-def test_one_worker_reads_all():
-    data = batches()
-    assert shard(data, None) is data
-    assert shard(data, InputContext()) is data
-
-
 def test_a_pipeline_with_a_shard_is_left_alone():
     data = Pipeline(range(N)).shard(2, 1).batch(4)
     assert shard(data, InputContext(2, 1)) is data
-
-
-def test_a_pipeline_maps_its_own_elements_only():
-    mapped = []
-    data = Pipeline(range(6)).map(lambda i: mapped.append(i) or i).batch(2)
-    assert rows_of(shard(data, InputContext(2, 1))) == mapped == [1, 3, 5]
-
-
-def test_a_cache_holds_the_part_of_one_worker():
-    data = Pipeline(range(6)).cache()
-    assert list(data) == list(range(6))
-    assert [list(shard(data, context)) for context in contexts(2)] == [
-        *[[0, 2, 4], [1, 3, 5]]
-    ]
-
-
-def test_data_of_another_kind_may_divide_themselves():
-    class Mine:
-        def for_worker(self, context):
-            return [np.array([context.input_pipeline_id])]
-
-    assert rows_of(shard(Mine(), InputContext(3, 2))) == [2]
 
 
 def test_what_cannot_be_divided():
@@ -385,10 +319,3 @@ def test_tasks_that_train_have_a_part_each():
     alone = ClusterSpec({"chief": ["c:1"], "ps": ["p:1"]})
     for task in (TaskConfig(), TaskConfig("evaluator"), TaskConfig("chief", 0, alone)):
         assert context_of(task) is None
-
-
-def test_an_estimator_takes_the_part_of_its_worker():
-    builder, context = Estimator(model_fn)._builder, InputContext(2, 1)
-    source = builder.open_source(table_fn(), ModeKeys.TRAIN, None, context)
-    assert source.table.n_rows == N_ROWS // 2
-    assert builder.open_source(table_fn(), ModeKeys.EVAL).table.n_rows == N_ROWS

@@ -11,15 +11,13 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
-    RandomSampler,
     TensorDataset,
 )
 
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
 from skest.inputs.batches import Source
-from skest.inputs.loaders import PassLoader, SeededLoader
-from skest.inputs.pipeline import Resumable
+from skest.inputs.loaders import SeededLoader
 from tests._models import (
     At,
     Recorder,
@@ -61,14 +59,6 @@ class Batches(IterableDataset):
             yield X[start : start + 4], Y[start : start + 4]
 
 
-def dict_model_fn(features, labels, mode, params):
-    assert list(features) == ["x", "word"]
-    assert len(features["word"]) == len(labels)
-    spec = model_fn(features, labels, mode, params)
-    spec.network.register_forward_pre_hook(lambda _, args: (args[0]["x"],))
-    return spec
-
-
 def losses(input_fn, model_fn=model_fn):
     recorder = Recorder()
     estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
@@ -95,18 +85,6 @@ EXPECTED = losses(table_fn())
 )
 def test_all_kinds_give_the_same_training(input_fn):
     assert losses(input_fn) == EXPECTED
-
-
-@pytest.mark.parametrize(
-    "input_fn",
-    [
-        lambda: DataLoader(Samples(), batch_size=4),
-        lambda: DataLoader(Samples(), batch_size=4, num_workers=1),
-        lambda: Pipeline(Samples()).batch(4),
-    ],
-)
-def test_samples_with_dictionaries(input_fn):
-    assert losses(input_fn, dict_model_fn) == EXPECTED
 
 
 class Noisy(Samples):
@@ -168,15 +146,6 @@ def test_the_global_generator_has_the_last_word_and_stays_in_its_place():
     assert order(1) == order(1) != order(2)
 
 
-def test_a_loader_goes_on_from_its_middle():
-    data = SeededLoader(DataLoader(range(10), batch_size=2, shuffle=True))
-    whole = torch.stack(list(data))
-    rest = torch.stack(list(data.resumed(2, data.seeds)))
-    assert torch.equal(rest, whole[2:])
-    assert isinstance(data, Resumable)
-    assert data.kind == "DataLoader"
-
-
 class EagerBatches(BatchSampler):
     """Draws the order when it is asked for an iterator."""
 
@@ -197,23 +166,6 @@ def test_workers_that_persist_repeat_an_order(batch_sampler):
     assert torch.cat(list(SeededLoader(loader, 8))).tolist() != first
 
 
-def test_a_training_with_workers_that_persist_goes_on_with_the_other_rows():
-    loader = DataLoader(
-        TENSORS, batch_size=4, shuffle=True, num_workers=1, persistent_workers=True
-    )
-    seen = []
-
-    def see(run):
-        seen.extend(run.batch[1].flatten().tolist())
-
-    estimator = Estimator(model_fn, config=RunConfig(random_seed=0))
-    broken = At(2, raising(OSError("broken")))
-    with pytest.raises(OSError, match="broken"):  # the workers start in this pass
-        estimator.train(lambda: loader, [At(1, see), At(2, see), broken])
-    estimator.train(lambda: loader, [At(step, see) for step in (3, 4, 5)])
-    np.testing.assert_allclose(sorted(seen), sorted(Y.ravel()), rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"num_workers": 1, "persistent_workers": True}]
 )
@@ -231,22 +183,6 @@ def test_a_pipeline_of_a_loader_has_a_seed_for_every_pass(options):
     for n_taken in (1, 5, 11):
         rest = make().resumed(n_taken, pipeline.seeds)
         assert torch.stack(list(rest)).tolist() == order[n_taken:]
-
-
-def test_a_pipeline_leaves_a_loader_and_generators_of_the_user_alone():
-    generator = torch.Generator().manual_seed(3)
-    sampler = RandomSampler(range(9), generator=generator)
-    loader = DataLoader(range(9), batch_size=9, sampler=sampler)
-    before = generator.get_state()
-    list(Pipeline(loader))
-    assert not torch.equal(generator.get_state(), before)
-    assert Pipeline(DataLoader(range(9), generator=generator)).seeds == []
-    loader = DataLoader(range(9), batch_size=9, shuffle=True)
-    list(Pipeline(loader))
-    assert loader.generator is loader.sampler.generator is None
-    data = PassLoader(loader)
-    assert isinstance(data, Resumable)
-    assert data.kind == "DataLoader"
 
 
 def test_workers_share_a_stream():

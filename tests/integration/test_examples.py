@@ -13,7 +13,7 @@ DATA = EXAMPLES.parents[1] / "shared" / "data"
 CENSUS, BIKES, YEAST = (DATA / n for n in ("adult", "bike_sharing", "yeast"))
 
 # `run` has a limit of its own, which leaves room on a busy machine.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(660)]
+pytestmark = pytest.mark.timeout(660)
 
 
 def run(example, *arguments):
@@ -42,6 +42,7 @@ def run_census_wide_deep(*arguments):
     return output, scores_of(lines[header + 1 : header + 6], 4)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
 def test_census():
     output, scores = run_census_wide_deep("--data", str(CENSUS), "--offline")
@@ -55,14 +56,17 @@ def test_census():
     assert log_loss < scores["LogisticRegression, one-hot"][2]
 
 
-def test_survey_without_a_download(tmp_path):
-    output, scores = run_census_wide_deep("--survey")
+@pytest.mark.slow
+def test_survey_without_a_download():
+    quick = ("--search-rows", "600", "--jobs", "1", "--epochs", "8")
+    output, scores = run_census_wide_deep("--survey", *quick)
     assert "Fair 1978" in output
     accuracy, auc, *_ = scores["the same, columns by hand"]
     assert accuracy > 0.70
     assert auc > 0.72
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
 def test_entity_embeddings():
     arguments = ("--data", str(CENSUS), "--offline", "--rows", "40000")
@@ -81,6 +85,7 @@ def test_entity_embeddings():
     assert many["learned vectors"] > max(many[name] for name in others) + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not BIKES.is_dir(), reason=f"the bike table is not at {BIKES}")
 def test_bike_counts():
     lines = run("bike_counts.py", "--data", str(BIKES)).splitlines()
@@ -90,6 +95,7 @@ def test_bike_counts():
     assert deviance["PoissonRegressor, one-hot"] > 30
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not BIKES.is_dir(), reason=f"the bike table is not at {BIKES}")
 def test_bike_tasks():
     lines = run("bike_tasks.py", "--data", str(BIKES)).splitlines()
@@ -103,6 +109,7 @@ def test_bike_tasks():
         assert auc > separate[3]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not YEAST.is_dir(), reason=f"the yeast table is not at {YEAST}")
 def test_yeast_labels():
     lines = run("yeast_labels.py", "--data", str(YEAST)).splitlines()
@@ -114,6 +121,7 @@ def test_yeast_labels():
     assert ranking > separate[2]
 
 
+@pytest.mark.slow
 def test_sequences():
     lines = run("sequences.py", "--rows", "4000").splitlines()
     auc = {name: values[1] for name, values in scores_of(lines[2:], 4).items()}

@@ -15,8 +15,7 @@ from skest.feature_columns import FeatureColumns, numeric_column
 from skest.heads import SampledSoftmaxHead
 from skest.inputs import ArrayDataset
 from skest.optimizers import make_optimizer
-from skest.optimizers.row_sparse import RowSparse
-from tests._models import Recorder, assert_same_checkpoint
+from tests._models import assert_same_checkpoint
 
 N_CLASSES, WIDTH = 1000, 16
 NAMES = [f"item {i}" for i in range(N_CLASSES)]
@@ -92,20 +91,6 @@ def test_it_learns_a_thousand_classes() -> None:
 
 
 @each_model
-def test_equal_seeds_give_equal_training(model_fn: Any) -> None:
-    def train(seed: int) -> tuple[Estimator, list[float]]:
-        recorder = Recorder()
-        model = estimator(model_fn, seed=seed)
-        return model.train(batches(0, 6), hooks=[recorder]), recorder.losses
-
-    before = torch.get_rng_state()
-    (a, losses), (b, same), (_, other) = train(0), train(0), train(1)
-    assert losses == same != other
-    assert_same_checkpoint(a.checkpoint, b.checkpoint)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-@each_model
 def test_training_goes_on_as_if_it_had_not_stopped(
     model_fn: Any, tmp_path: Any
 ) -> None:
@@ -128,9 +113,3 @@ def test_a_step_changes_few_rows(model_fn: Any) -> None:
     after = model.train(batches(1, 2)).get_variable_value(name)
     changed = (before != after).any(axis=1).sum()
     assert 0 < changed <= 32 + HEAD.num_sampled
-
-
-def test_the_optimizer_works_by_rows() -> None:
-    x, y = rows(4, 0)
-    spec = user_model_fn(x, y, "train")
-    assert isinstance(spec.optimizer, RowSparse)

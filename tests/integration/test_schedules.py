@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training with schedules that stops and goes on is training that did not stop."""
 
-import gc
 import itertools
-import weakref
 from functools import partial
 
 import pytest
@@ -13,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.hooks import Hook
-from skest.optimizers import make_optimizer, make_optimizers
+from skest.optimizers import make_optimizers
 from skest.optimizers.schedules import make_lr_schedulers
 from tests._models import assert_same_checkpoint
 
@@ -130,40 +128,6 @@ def test_functions_go_on(tmp_path, optimizer):
     assert_goes_on(tmp_path, with_dir, **params)
 
 
-@pytest.mark.parametrize("with_dir", [False, True])
-def test_a_function_for_one_optimizer_of_a_list_goes_on(tmp_path, with_dir):
-    pairs = [
-        ("*table", partial(make_optimizer, "ftrl", learning_rate=decay)),
-        ("*", partial(torch.optim.Adam, lr=0.1)),
-    ]
-    assert_goes_on(tmp_path, with_dir, optimizer=pairs)
-
-
-@pytest.mark.parametrize("with_dir", [False, True])
-def test_a_function_beside_a_scheduler_of_another_optimizer(tmp_path, with_dir):
-    def model_fn(features, labels, mode):
-        network = Network()
-        optimizers = [
-            make_optimizer("ftrl", [network.table], decay),
-            make_optimizer("adam", network.dense.parameters(), 0.1),
-        ]
-        return EstimatorSpec(
-            mode,
-            network=network,
-            loss=lambda labels, logits, _: (logits[:, 0] - labels).square().mean(),
-            optimizer=optimizers,
-            lr_scheduler=lr_scheduler.CosineAnnealingLR(optimizers[1], 9),
-        )
-
-    def make(model_dir=None):
-        return Estimator(model_fn, config=RunConfig(model_dir=model_dir, random_seed=0))
-
-    whole = train(make(), 0, N_STEPS)
-    parts = train(make(tmp_path if with_dir else None), 0, STOP)
-    parts = train(make(tmp_path) if with_dir else parts, STOP, N_STEPS)
-    assert_same_checkpoint(parts.checkpoint, whole.checkpoint)
-
-
 class Rates(Hook):
     """Notes the rates that the steps are taken with."""
 
@@ -179,20 +143,6 @@ def rates(estimator, start, stop):
     hook = Rates()
     train(estimator, start, stop, hooks=[hook])
     return hook.rates
-
-
-def test_a_function_is_asked_with_the_global_step():
-    asked = []
-
-    def function(step):
-        asked.append(step)
-        return 1 / (1 + step)
-
-    estimator = make(learning_rate=0.1)
-    train(estimator, 0, 3)
-    estimator = make_from(estimator, learning_rate=function)
-    assert rates(estimator, 3, 6) == [[1 / 4], [1 / 5], [1 / 6]]
-    assert set(asked) == {0, 3, 4, 5, 6}
 
 
 def make_from(estimator, **params):
@@ -226,24 +176,3 @@ def test_a_scheduler_of_another_kind_starts_anew():
     assert rates(without, 7, 9) == [[0.5], [0.5]]
     added = make_from(without, **params, lr_scheduler=other)
     assert rates(added, 9, 11) == [[0.5], [0.25]]
-
-
-def test_a_rate_that_is_none_stops_training():
-    estimator = make(learning_rate=lambda step: 0.1 * (2 - step))
-    with pytest.raises(ValueError, match="'learning_rate' of step 3 .* at least 0"):
-        train(estimator, 0, 5)
-
-
-def test_schedules_keep_nothing_alive():
-    networks = []
-
-    class Watch(Hook):
-        def begin(self, run):
-            networks.append(weakref.ref(run.network))
-
-    gc.disable()
-    try:
-        train(make(learning_rate=decay, optimizer=PAIRS), 0, 3, hooks=[Watch()])
-        assert networks[0]() is None
-    finally:
-        gc.enable()

@@ -12,9 +12,9 @@ pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
 MIB = 2**20
-SIZES = (500 * MIB, 1500 * MIB)  # the second one is more than the memory allowed for it
-MOST = 500 * MIB
-ROWS = 2**19  # of a row group, about 90 MB
+SIZES = (100 * MIB, 400 * MIB)  # the second one is more than the memory allowed for it
+MOST = 250 * MIB
+ROWS = 2**17  # of a row group, about 22 MB
 
 TRAIN = """
 import sys

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from skest.heads import SampledSoftmaxHead
 from skest.networks import DNN, Baseline, Combined
 
 
@@ -47,12 +46,6 @@ def test_shapes(n_inputs, hidden_units, n_logits, n_rows, batch_norm):
     assert n_parameters(network) == expected
 
 
-def test_names_of_variables():
-    network = DNN(Inputs(3), (4, 2), 1, batch_norm=True, dropout=0.5)
-    layers = {name.partition(".")[0] for name in network.state_dict()}
-    assert layers == {"hidden_0", "batch_norm_0", "hidden_1", "batch_norm_1", "logits"}
-
-
 def test_without_hidden_layers_it_is_linear():
     network, x = DNN(Inputs(3), (), 2), torch.randn(5, 3)
     assert torch.equal(network.hidden(x), x)
@@ -69,14 +62,6 @@ def test_order_in_a_layer():
     expected = torch.tanh(network.hidden_0(x))
     network(x)
     torch.testing.assert_close(network.batch_norm_0.running_mean, expected.mean(0) / 2)
-
-
-def test_activations():
-    for activation in ["relu", torch.sin, nn.PReLU()]:
-        network = DNN(Inputs(2), (3,), 1, activation=activation)
-        x = torch.randn(4, 2)
-        function = torch.relu if activation == "relu" else activation
-        assert torch.equal(network.hidden(x), function(network.hidden_0(x)))
 
 
 def test_dropout_draws_from_the_generator_of_its_layers_in_training():
@@ -118,11 +103,6 @@ def test_initial_values():
     assert torch.equal(again.hidden_0.weight, weight)
 
 
-def test_wrong_dropout_is_refused():
-    with pytest.raises(ValueError, match="'dropout' must be in"):
-        DNN(Inputs(2), (3,), 1, dropout=1.0)
-
-
 def test_the_last_layer_can_be_made_elsewhere():
     made = []
 
@@ -135,20 +115,6 @@ def test_the_last_layer_can_be_made_elsewhere():
     assert torch.equal(network(x), network.hidden(x))
     expected = {"dtype": torch.float64, "generator": None, "initialize": True}
     assert made == [(3, expected)]
-
-
-def test_without_another_last_layer_nothing_changes():
-    def state(**options):
-        generator = torch.Generator().manual_seed(0)
-        return DNN(Inputs(2), (3,), 7, generator=generator, **options).state_dict()
-
-    plain, asked = state(), state(output=lambda in_features, **options: None)
-    assert list(plain) == list(asked)
-    assert all(torch.equal(plain[name], asked[name]) for name in plain)
-    head = SampledSoftmaxHead(7, 2)
-    table = state(output=head.output_layer)
-    assert list(table) == list(plain)
-    assert torch.equal(table["logits.weight"], plain["logits.weight"])
 
 
 # Combined and Baseline
@@ -183,9 +149,3 @@ def test_every_row_gets_the_bias():
     logits = network({"rows": torch.empty(3, 0)})
     assert logits.dtype == torch.float64
     assert logits.tolist() == [[1.5, 1.5]] * 3
-
-
-def test_the_gradient_is_the_sum_over_rows():
-    network = Baseline(1)
-    network({"rows": torch.empty(5, 0)}).sum().backward()
-    assert network.bias.grad.tolist() == [5.0]

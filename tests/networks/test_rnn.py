@@ -84,26 +84,11 @@ def test_padding_does_not_matter(cell_type):
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-@cells
-def test_rows_do_not_depend_on_their_batch(cell_type):
-    rnn = network(cell_type=cell_type)
-    logits = rnn(features())
-    for i, steps in enumerate(STEPS):
-        alone = rnn(features(s=[steps], c=COLUMNS["c"][[i]]))
-        torch.testing.assert_close(alone, logits[[i]])
-
-
 def test_the_context_holds_for_every_step():
     rnn = network()
     other = rnn(features(c=np.array([1.0, 2.0, 9.0, 9.0])))
     same = (other == rnn(features())).all(dim=1)
     assert same.tolist() == [True, True, True, False]
-
-
-def test_without_context():
-    rnn = network(context=None)
-    assert rnn.gru_0.input_size == 2
-    assert torch.equal(rnn({"sequence": features()["sequence"]}), rnn(features()))
 
 
 @cells
@@ -123,12 +108,6 @@ def test_initial_values(cell_type):
     again = network((50,), cell_type).state_dict()
     for name, value in rnn.state_dict().items():
         assert torch.equal(value, again[name])
-
-
-def test_construction_leaves_the_global_generator_alone():
-    before = torch.get_rng_state()
-    network(cell_type="lstm")
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_copies_and_checkpoints():

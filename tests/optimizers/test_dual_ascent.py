@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skest.exceptions import CheckpointMismatchError
 from skest.optimizers.dual_ascent import DualAscent, Examples, _logistic_dual
 from skest.optimizers.state import load_named_state, named_state
 
@@ -167,36 +166,6 @@ def test_logistic_dual_is_the_root(label, score, share, curvature):
     assert label - 1 <= new <= label
 
 
-def test_batches_are_examples_in_their_order():
-    examples = problem()
-    whole, single = parameters(), parameters()
-    a, b = (DualAscent(p, "logistic", 0.1) for p in (whole, single))
-    for _ in range(3):
-        run(a, examples, 1)
-        for i in range(len(examples.ids)):
-            run(b, rows(examples, slice(i, i + 1)), 1)
-    torch.testing.assert_close(flat(whole), flat(single), rtol=0, atol=1e-14)
-    assert torch.equal(duals(a) != 0, duals(b) != 0)
-
-
-def test_only_rows_that_are_looked_up_change():
-    examples, params = problem(), parameters()
-    optimizer = DualAscent(params, "squared")
-    run(optimizer, examples._replace(looked_up=[torch.full((12, 2), 3)]), 2)
-    assert params[2].nonzero()[:, 0].tolist() == [3]
-    run(optimizer, examples._replace(looked_up=[torch.full((12, 2), -1)]), 1)
-    assert params[2].nonzero()[:, 0].tolist() == [3]
-
-
-def test_float32_follows_float64():
-    double, single = parameters(), parameters(torch.float32)
-    for params in (double, single):
-        examples = problem(dtype=params[0].dtype)
-        run(DualAscent(params, "logistic", 0.2), examples, 50)
-    assert single[0].dtype == torch.float32
-    torch.testing.assert_close(flat(single), flat(double), rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("dtype", "way"),
     [
@@ -228,16 +197,6 @@ def test_restored_state_continues(dtype, way):
     assert optimizer.state[params[0]]["example_ids"].tolist() == examples.ids.tolist()
 
 
-def test_other_slots_must_still_fit():
-    params = parameters()
-    optimizer = DualAscent(params, "squared")
-    run(optimizer, problem(), 1)
-    tensors, scalars = named_state(optimizer, named(params))
-    tensors["table/dual_sum"] = torch.zeros(9, 1)
-    with pytest.raises(CheckpointMismatchError, match=r"dual_sum.* expected \(5, 1\)"):
-        load_named_state(optimizer, named(params), tensors, scalars)
-
-
 def test_penalties_may_change():
     examples, expected = problem(), parameters()
     run(DualAscent(expected, "squared", 0.5, 2.0), examples, 500)
@@ -260,14 +219,6 @@ def test_a_weight_is_a_number_of_examples():
     run(DualAscent(weighted, "logistic"), examples, 500)
     run(DualAscent(plain, "logistic"), repeated, 500)
     torch.testing.assert_close(flat(weighted), flat(plain), rtol=0, atol=1e-10)
-
-
-def test_an_example_may_come_twice_in_a_batch():
-    examples, params = problem(), parameters()
-    twice = rows(examples, torch.tensor([0, 1, 0, 2]))
-    optimizer = DualAscent(params, "logistic")
-    run(optimizer, twice, 100)
-    assert len(duals(optimizer)) == 3
 
 
 def test_an_id_of_two_examples_is_refused():

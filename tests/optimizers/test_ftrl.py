@@ -60,51 +60,6 @@ def test_rule(weight, gradients, lr, lr_power, start, l1, l2, l2_shrinkage, beta
     np.testing.assert_allclose(ours, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_many_tensors_equal_one_tensor():
-    whole = parameter(np.linspace(-1, 1, 21), torch.float32)
-    parts = [torch.nn.Parameter(p.clone()) for p in whole.detach().split([1, 2, 5, 13])]
-    one, many = Ftrl([whole], 0.1, l1=0.01), Ftrl(parts, 0.1, l1=0.01)
-    for seed in range(5):
-        gen = torch.Generator().manual_seed(seed)
-        whole.grad = torch.randn(21, generator=gen)
-        for part, grad in zip(parts, whole.grad.split([1, 2, 5, 13]), strict=True):
-            part.grad = grad.clone()
-        one.step()
-        many.step()
-    assert torch.equal(whole.detach(), torch.cat([p.detach() for p in parts]))
-
-
-def test_slots_exist_from_the_start_and_keep_dtype():
-    param = parameter([[1.0, 2.0]], torch.float64)
-    optimizer = Ftrl([param], initial_accumulator_value=0.5)
-    slots = optimizer.state_dict()["state"][0]
-    assert slots["accumulator"].tolist() == [[0.5, 0.5]]
-    assert slots["linear"].tolist() == [[0.0, 0.0]]
-    assert {slot.dtype for slot in slots.values()} == {torch.float64}
-    assert not any(slot.requires_grad for slot in slots.values())
-
-
-def test_later_group_has_slots_and_options_of_its_own():
-    first, second = parameter([1.0]), parameter([1.0])
-    optimizer = Ftrl([first], lr=0.1)
-    optimizer.add_param_group({"params": [second], "initial_accumulator_value": 2.0})
-    assert optimizer.state[second]["accumulator"].item() == 2.0
-    first.grad = second.grad = torch.ones(1, dtype=torch.float64)
-    optimizer.step()
-    assert second.abs() < first.abs()
-
-
-def test_parameter_without_gradient_stays():
-    idle, busy = parameter([1.0]), parameter([1.0])
-    optimizer = Ftrl([idle, busy])
-    optimizer.step()
-    busy.grad = torch.ones_like(busy)
-    optimizer.step()
-    assert idle.item() == 1.0
-    assert optimizer.state[idle]["linear"].item() == 0.0
-    assert busy.item() != 1.0
-
-
 def test_no_gradient_so_far_gives_zero_not_nan():
     param = parameter([3.0, 3.0])
     optimizer = Ftrl([param], initial_accumulator_value=0.0)
@@ -112,30 +67,6 @@ def test_no_gradient_so_far_gives_zero_not_nan():
     optimizer.step()
     assert param[0].item() == 0.0
     assert torch.isfinite(param).all()
-
-
-def test_scheduler_may_keep_the_rate_as_a_tensor():
-    plain, tensor = parameter([1.0]), parameter([1.0])
-    for param, lr in ((plain, 0.25), (tensor, torch.tensor(0.25))):
-        param.grad = torch.ones_like(param)
-        optimizer = Ftrl([param])
-        optimizer.param_groups[0]["lr"] = lr
-        optimizer.step()
-    assert torch.equal(plain, tensor)
-
-
-def test_closure():
-    param = parameter([1.0])
-    optimizer = Ftrl([param])
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (param**2).sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == 1.0
-    assert param.item() != 1.0
 
 
 def test_argument_out_of_range():
@@ -212,14 +143,6 @@ def test_a_step_with_l2_shrinkage_is_one_from_the_kept_weight(weight, l1, l2, g)
     bottom = weight * slope - g - 2 * shrinkage * weight + l1 * np.sign(weight)
     expected = np.sign(bottom) * max(abs(bottom) - l1, 0) / slope
     assert param.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
-
-
-def test_only_the_parameters_that_are_named_are_kept():
-    kept, other = parameter([3.0]), parameter([3.0])
-    optimizer = Ftrl([kept, other], lr=0.1)
-    optimizer.keep_weights([kept, parameter([1.0])])
-    assert optimizer.state[kept]["linear"].item() != 0
-    assert optimizer.state[other]["linear"].item() == 0
 
 
 def test_weights_without_a_slot_cannot_be_kept():

@@ -53,18 +53,6 @@ def test_state_is_addressed_by_name():
     assert group["options"].keys().isdisjoint({"params", "fused", "foreach"})
 
 
-def test_order_of_parameters_and_wrapper_do_not_matter():
-    network = Network()
-    optimizer = make_optimizer("adam", network.parameters(), 0.5)
-    train(network, optimizer, 0, 3)
-    twin = Network(tables=True)
-    fresh = make_optimizer("adam", list(twin.parameters())[::-1])
-    state = saved(optimizer, network)
-    load_named_state(fresh, twin.named_parameters(), *state)
-    for key, value in saved(fresh, twin)[0].items():
-        assert torch.equal(value, state[0][key])
-
-
 def test_options_come_back_in_their_types():
     network = Network()
     optimizer = make_optimizer("adam", network.parameters(), betas=(0.5, 0.25))
@@ -78,26 +66,6 @@ def test_options_come_back_in_their_types():
     assert group["lr"] == 0.5
     assert torch.equal(group["initial_lr"], torch.tensor(2.0))
     assert (group["foreach"], group["fused"]) == (False, None)
-
-
-def test_loaded_tensors_are_copies():
-    network = Network()
-    optimizer = make_optimizer("adagrad", network.parameters())
-    tensors, scalars = saved(optimizer, network)
-    load_named_state(optimizer, network.named_parameters(), tensors, scalars)
-    train(network, optimizer, 0, 3)
-    assert all((tensors[f"{n}/sum"] == 0.1).all() for n in ("table", "hidden", "late"))
-
-
-def test_values_that_are_no_tensors():
-    network = Network()
-    optimizer = make_optimizer("sgd", network.parameters())
-    optimizer.state[network.late] = {"count": 3, "best": None}
-    state = saved(optimizer, network)
-    assert state[1]["values"] == {"late": {"count": 3, "best": None}}
-    fresh = make_optimizer("sgd", network.parameters())
-    load_named_state(fresh, network.named_parameters(), *state)
-    assert fresh.state[network.late] == {"count": 3, "best": None}
 
 
 @pytest.mark.parametrize("name", ["adam", "ftrl"])
@@ -160,15 +128,6 @@ def test_other_class_and_other_groups():
         )
 
 
-def test_factored_slots_can_be_restored():
-    network = Network()
-    optimizer = make_optimizer(optim.Adafactor, network.parameters())
-    train(network, optimizer, 0, 3)
-    fresh = make_optimizer(optim.Adafactor, network.parameters())
-    load_named_state(fresh, network.named_parameters(), *saved(optimizer, network))
-    assert fresh.state[network.table]["row_var"].shape == (6, 1)
-
-
 def test_parameter_without_a_name():
     network = Network()
     optimizer = make_optimizer("adam", network.parameters())
@@ -200,17 +159,6 @@ def test_slots_follow_their_parameters():
     assert slots["sum"].tolist() == [[0.5, 0.5]]
     layer(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
     adagrad.step()
-
-
-def test_some_updates_count_their_steps_where_their_parameters_are():
-    for option, device in [("fused", "cuda"), ("capturable", "cuda"), (None, "cpu")]:
-        with FakeTensorMode():
-            parameter = torch.nn.Parameter(torch.ones(2, device="cuda"))
-            optimizer = torch.optim.Adam([parameter])
-            optimizer.param_groups[0][option] = True
-            optimizer.state[parameter] = {"step": torch.tensor(0.0)}
-            follow_parameters(optimizer)
-            assert optimizer.state[parameter]["step"].device.type == device
 
 
 @pytest.mark.parametrize(

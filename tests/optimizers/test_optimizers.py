@@ -63,14 +63,6 @@ def test_momentum_multiplies_by_the_rate_after_it_accumulates():
         assert of_keras == pytest.approx(keras)
 
 
-def test_rate_and_options_replace_defaults():
-    for name in NAMES:
-        group = make_optimizer(name, Network().parameters(), 0.25).param_groups[0]
-        assert group["lr"] == 0.25
-        optimizer = make_optimizer("rmsprop", Network().parameters(), alpha=0.5)
-        assert optimizer.param_groups[0]["alpha"] == 0.5
-
-
 def test_lr_is_another_name_of_the_rate():
     for optimizer in ["Adagrad", optim.Adagrad]:
         parameters = list(Network().parameters())
@@ -101,14 +93,6 @@ def test_callable_makes_the_optimizer():
     optimizer = make_optimizer(factory, Network().parameters(), 0.05)
     assert type(optimizer) is optim.SGD
     assert optimizer.param_groups[0]["lr"] == 0.5
-
-
-def test_callable_gets_plain_parameters():
-    def matrices_only(params):
-        return optim.SGD([p for p in params if p.ndim == 2], lr=0.5)
-
-    optimizer = make_optimizer(matrices_only, Network().parameters())
-    assert len(optimizer.param_groups[0]["params"]) == 2
 
 
 def test_forms_of_params():
@@ -145,14 +129,6 @@ def test_row_tables_are_wrapped():
         assert type(make_optimizer(optimizer, params)) is RowSparse
 
 
-def test_wrapped_already_stays_as_it_is():
-    optimizer = make_optimizer(
-        lambda params: RowSparse(optim.Adagrad(params)),
-        Network(tables=True).parameters(),
-    )
-    assert type(optimizer.inner) is optim.Adagrad
-
-
 def test_implementation():
     for tables in [False, True]:
         for name, dense, with_tables in [
@@ -166,12 +142,6 @@ def test_implementation():
             assert optimizer.param_groups[0][with_tables if tables else dense] is True
 
 
-def test_implementation_can_be_chosen():
-    optimizer = make_optimizer("adam", Network().parameters(), foreach=False)
-    group = optimizer.param_groups[0]
-    assert (group["foreach"], group["fused"]) == (False, None)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_implementations_agree(name):
     for tables in [False, True]:
@@ -180,13 +150,6 @@ def test_implementations_agree(name):
         train(ours, make_optimizer(name, ours.parameters(), 0.05), 0, 5)
         train(plain, make_optimizer(name, plain.parameters(), 0.05, **options), 0, 5)
         torch.testing.assert_close(weights(ours), weights(plain))
-
-
-def test_a_function_gives_the_rate_of_the_first_step():
-    optimizer = make_optimizer("adam", Network().parameters(), lambda step: 0.5 - step)
-    assert optimizer.param_groups[0]["lr"] == 0.5
-    optimizer = make_optimizer(optim.SGD, Network().parameters(), lambda step: step)
-    assert optimizer.param_groups[0]["lr"] == 0.0
 
 
 def test_a_rate_of_zero_leaves_the_weights_alone():
@@ -208,19 +171,6 @@ def shares(optimizers, parameters):
     """The names of the parameters of every optimizer."""
     names = {parameter: name for name, parameter in parameters.items()}
     return [[names[p] for p in o.param_groups[0]["params"]] for o in optimizers]
-
-
-def test_one_optimizer_takes_all_parameters():
-    for kind in ["name", "class", "callable"]:
-        for as_mapping in [False, True]:
-            factory = functools.partial(optim.SGD, lr=0.5)
-            optimizer = {"name": "sgd", "class": optim.SGD, "callable": factory}[kind]
-            parameters = named("a", "b.c")
-            made = make_optimizers(
-                optimizer, parameters if as_mapping else iter(parameters.items()), 0.5
-            )
-            assert shares(made, parameters) == [["a", "b.c"]]
-            assert made[0].param_groups[0]["lr"] == 0.5
 
 
 def test_the_first_pattern_that_matches_takes_a_parameter():
@@ -246,20 +196,6 @@ def test_an_optimizer_of_a_list_may_have_its_own_settings():
     )
     assert [o.param_groups[0]["lr"] for o in made] == [0.5, 0.25, 0.125]
     assert made[0].param_groups[0]["amsgrad"] is True
-
-
-def test_options_go_to_every_optimizer_of_a_list():
-    pairs = [("a", "sgd"), ("*", optim.RMSprop)]
-    made = make_optimizers(pairs, named("a", "b"), weight_decay=0.5, momentum=0.25)
-    for optimizer in made:
-        group = optimizer.param_groups[0]
-        assert (group["weight_decay"], group["momentum"]) == (0.5, 0.25)
-
-
-def test_row_tables_are_wrapped_where_they_are():
-    parameters = named("a", "b", "c", tables=["b"])
-    made = make_optimizers([("c", "adam"), ("*", "adam")], parameters)
-    assert [type(o) for o in made] == [optim.Adam, RowSparse]
 
 
 def test_patterns_that_do_not_fit():
@@ -288,15 +224,6 @@ def test_a_list_holds_pairs():
             TypeError, match=rf"must hold pairs \(pattern, opt.*{match}"
         ):
             make_optimizers([pair], named("a"))
-
-
-def test_an_optimizer_of_a_list_is_checked():
-    network = nn.Linear(2, 1)
-    made = optim.SGD(network.parameters(), lr=0.1)
-    with pytest.raises(TypeError, match="is an instance of SGD"):
-        make_optimizers([("*", made)], network.named_parameters())
-    with pytest.raises(TypeError, match="a name, .*class or a callable.*got 3"):
-        make_optimizers([("*", 3)], network.named_parameters())
 
 
 def test_parameters_need_names():
@@ -405,8 +332,3 @@ def test_no_parameters():
     for params in [[], iter(()), [{"params": []}]]:
         with pytest.raises(ValueError, match="at least one parameter, got none"):
             make_optimizer("adam", params)
-
-
-def test_one_tensor_is_no_iterable_of_parameters():
-    with pytest.raises(TypeError, match="iterable of parameters, got one tensor"):
-        make_optimizer("adam", Network().table)

@@ -140,64 +140,6 @@ def test_untouched_rows_and_their_slots_stay():
                 assert name == "rprop" or not torch.equal(old[[1, 5]], new[[1, 5]])
 
 
-def test_slots_of_rows_not_touched_yet_have_their_initial_value():
-    for name in ALL:
-        param = table()
-        optimizer = RowSparse(ALL[name]([param]))
-        param.grad = gradient(param, [1, 3])
-        optimizer.step()
-        initial = {"accumulator": 0.1, "step_size": 0.1}
-        if name == "adagrad":
-            initial["sum"] = 0.1
-        if name == "adamax":
-            initial["exp_inf"] = 1e-8
-        for slot, value in optimizer.state[param].items():
-            if value.ndim:
-                rest = value[[0, 2, 4, 5, 6]]
-                assert torch.equal(rest, torch.full_like(rest, initial.get(slot, 0.0)))
-
-
-def test_counters_begin_as_without_the_wrapper():
-    for name in ALL:
-        sparse, dense = table(), table()
-        optimizer, plain = RowSparse(ALL[name]([sparse])), ALL[name]([dense])
-        sparse.grad = gradient(sparse, [1, 3])
-        dense.grad = sparse.grad.to_dense()
-        optimizer.step()
-        plain.step()
-        for slot, value in plain.state.get(dense, {}).items():
-            if not value.ndim:
-                assert torch.equal(optimizer.state[sparse][slot], value)
-
-
-def test_dense_parameters_and_several_tables_share_one_inner_step(monkeypatch):
-    tables = [table(rows, seed=rows) for rows in (5, 11)]
-    bias = torch.nn.Parameter(torch.zeros(DIM))
-    inner = optim.Adam([tables[0], bias, tables[1]], lr=0.1)
-    optimizer = RowSparse(inner)
-
-    def step(seed):
-        for param in tables:
-            param.grad = gradient(param, [0, 4, 4], seed)
-        bias.grad = torch.ones(DIM)
-        optimizer.step()
-
-    step(0)
-    seen = []
-    original = optim.Adam.step
-
-    def spy(self, *args):
-        seen.append([tuple(p.shape) for g in self.param_groups for p in g["params"]])
-        return original(self, *args)
-
-    monkeypatch.setattr(optim.Adam, "step", spy)
-    step(1)
-    assert seen == [[(3, DIM), (DIM,), (3, DIM)]]
-    assert inner.param_groups[0]["params"] == [tables[0], bias, tables[1]]
-    assert set(inner.state) == {*tables, bias}
-    assert torch.allclose(bias, torch.full((DIM,), -0.2))
-
-
 def test_table_without_rows_in_a_step_is_left_alone():
     for grad in [None, "empty"]:
         for name in ["adam", "momentum", "adagrad"]:
@@ -213,17 +155,6 @@ def test_table_without_rows_in_a_step_is_left_alone():
             for slot, value in optimizer.state[param].items():
                 assert torch.equal(value, before[0][slot])
             assert optimizer.state[other]
-
-
-def test_one_dimensional_table():
-    weight = torch.nn.Parameter(torch.zeros(5))
-    optimizer = RowSparse(optim.SGD([weight], lr=1.0, momentum=0.5))
-    weight.grad = torch.sparse_coo_tensor(
-        [[1, 1]], [1.0, 2.0], (5,), check_invariants=True
-    )
-    optimizer.step()
-    assert weight.tolist() == [0, -3, 0, 0, 0]
-    assert optimizer.state[weight]["momentum_buffer"].tolist() == [0, 3, 0, 0, 0]
 
 
 @settings(deadline=None, max_examples=25)
@@ -277,20 +208,6 @@ def test_cost_of_a_step_does_not_depend_on_the_rows():
         assert seen.names == {"index_select", "index_copy_"}
 
 
-def test_values_of_a_row_are_summed_in_their_order():
-    """So that the sums do not depend on how a sort leaves equal ids."""
-    param = table()
-    param.grad = gradient(param, [4, 2, 4, 4, 2, 4])
-    values, expected = param.grad._values(), param.detach().clone()
-    for row in (2, 4):
-        total = torch.zeros(DIM)
-        for place in (param.grad._indices()[0] == row).nonzero().ravel():
-            total += values[place]
-        expected[row] -= total
-    RowSparse(optim.SGD([param], lr=1.0)).step()
-    assert torch.equal(param, expected)
-
-
 @pytest.mark.parametrize(
     ("is_recorded", "together"), [(False, 0), (False, 20), (True, 20), (True, 2**20)]
 )
@@ -316,40 +233,6 @@ def test_tables_together_follow_the_rule_of_each(is_recorded, together, monkeypa
                 optimizer.step()
         for first, second in zip(whole, single, strict=True):
             assert torch.equal(first, second)
-
-
-@pytest.mark.parametrize(
-    ("together", "size"), [(0, 9), (8, 9), (10, 10), (2**20, 5 + 9 + 7)]
-)
-def test_what_tables_share_has_a_bound(together, size, monkeypatch):
-    monkeypatch.setattr("skest.optimizers.row_sparse._ROWS_TOGETHER", together)
-    tables = [table(rows) for rows in (5, 9, 7)]
-    optimizer = RowSparse(optim.SGD(tables, lr=0.1))
-    for param in tables:
-        param.grad = gradient(param, [1, 4, 1])
-    optimizer.step()
-    assert [len(kept) for kept in optimizer._scratch.values()] == [size]
-
-
-def test_what_a_step_needs_beside_the_slots_is_no_state():
-    for is_recorded in [False, True]:
-        param = table()
-        optimizer = RowSparse(optim.Adam([param]))
-        optimizer.is_recorded = is_recorded
-        size = len(pickle.dumps(optimizer.__getstate__()["_scratch"]))
-        train(optimizer, param, BATCHES)
-        assert len(pickle.dumps(optimizer.__getstate__()["_scratch"])) == size
-        assert bool(optimizer._scratch) is not is_recorded
-        assert set(optimizer.state_dict()) == {"state", "param_groups"}
-
-
-def test_slots_are_allocated_once():
-    param = table()
-    optimizer = RowSparse(optim.Adam([param]))
-    train(optimizer, param, [[1]])
-    slots = dict(optimizer.state[param])
-    train(optimizer, param, [[2], [0, 6]])
-    assert all(optimizer.state[param][n] is s for n, s in slots.items() if s.ndim)
 
 
 def test_state_dict_is_that_of_the_dense_optimizer():
@@ -382,28 +265,6 @@ def test_copy_and_pickle():
         assert torch.equal(param, twin)
 
 
-def test_learning_rate_scheduler():
-    param = table()
-    optimizer = RowSparse(optim.SGD([param], lr=1.0))
-    scheduler = optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
-    param.grad = gradient(param, [2])
-    for rate in (1.0, 0.5):
-        before = param.detach().clone()
-        optimizer.step()
-        scheduler.step()
-        torch.testing.assert_close(before - param, rate * param.grad.to_dense())
-
-
-def test_later_group_goes_to_the_inner_optimizer():
-    first, second = table(), table(seed=1)
-    optimizer = RowSparse(Ftrl([first], lr=0.1))
-    optimizer.add_param_group({"params": [second], "lr": 0.5})
-    assert optimizer.param_groups is optimizer.inner.param_groups
-    assert len(optimizer.param_groups) == 2
-    train(optimizer, second, [[1]])
-    assert optimizer.state[second]["linear"].count_nonzero() == DIM
-
-
 def test_zero_grad_closure_and_repr():
     embedding = torch.nn.Embedding(ROWS, DIM, sparse=True)
     optimizer = RowSparse(optim.Adagrad(embedding.parameters()))
@@ -419,23 +280,6 @@ def test_zero_grad_closure_and_repr():
     optimizer.zero_grad()
     assert embedding.weight.grad is None
     assert repr(optimizer).startswith("RowSparse(Adagrad (")
-
-
-def test_failed_step_leaves_groups_and_state_in_order(monkeypatch):
-    param = table()
-    optimizer = RowSparse(optim.Adam([param]))
-    train(optimizer, param, [[1]])
-    weight = param.detach().clone()
-
-    def fail(self):
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(optim.Adam, "step", fail)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        optimizer.step()
-    assert optimizer.param_groups[0]["params"] == [param]
-    assert list(optimizer.state) == [param]
-    assert torch.equal(param, weight)
 
 
 def test_slot_that_cannot_be_cut_into_rows_is_refused():

@@ -13,7 +13,6 @@ from skest.optimizers import make_optimizer
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.schedules import (
     FunctionLR,
-    check_lr_scheduler,
     make_lr_schedulers,
     missing_function_lrs,
     rate_at,
@@ -45,21 +44,6 @@ def test_rates_are_those_of_the_function():
     assert scheduler.get_last_lr() == [0.5**4]
 
 
-def test_a_rate_in_a_tensor_is_changed_in_place():
-    rate = torch.tensor(0.5)
-    optimizer = sgd(rate)
-    scheduler = FunctionLR(optimizer, halving)
-    assert run(optimizer, scheduler, 3) == [1.0, 0.5, 0.25]
-    assert optimizer.param_groups[0]["lr"] is rate
-
-
-def test_all_parameter_groups_have_the_rate():
-    parameters = [torch.zeros(1, requires_grad=True) for _ in range(2)]
-    optimizer = torch.optim.SGD([{"params": p} for p in parameters], lr=3.0)
-    FunctionLR(optimizer, halving).move_to(2)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
-
-
 def test_state_is_the_step_alone():
     optimizer = sgd()
     scheduler = FunctionLR(optimizer, halving)
@@ -69,16 +53,6 @@ def test_state_is_the_step_alone():
     fresh = sgd()
     FunctionLR(fresh, lambda step: 1 / (1 + step)).load_state_dict(state)
     assert fresh.param_groups[0]["lr"] == 0.25
-
-
-def test_can_be_part_of_a_sequence():
-    optimizer = sgd()
-    parts = [
-        lr_scheduler.ConstantLR(optimizer, 0.5),
-        FunctionLR(optimizer, lambda step: 1 / (1 + step)),
-    ]
-    scheduler = lr_scheduler.SequentialLR(optimizer, parts, milestones=[2])
-    assert run(optimizer, scheduler, 4) == [0.25, 0.25, 1.0, 0.5]
 
 
 def test_numbers_are_rates():
@@ -119,12 +93,6 @@ def test_optimizers_with_a_function_get_their_scheduler():
     assert missing_function_lrs([constant, optimizer], [step, scheduler]) == []
 
 
-def test_a_wrapped_optimizer_keeps_its_function():
-    inner = make_optimizer("adam", [torch.zeros(1, requires_grad=True)], halving)
-    (scheduler,) = missing_function_lrs([RowSparse(inner)], [])
-    assert scheduler.function is halving
-
-
 def test_a_function_and_a_scheduler_for_one_optimizer_are_refused():
     for wrap in [False, True]:
         inner = make_optimizer("adam", [torch.zeros(1, requires_grad=True)], halving)
@@ -148,10 +116,6 @@ def test_every_optimizer_gets_a_scheduler():
         made = make_lr_schedulers(given, optimizers)
         assert [type(scheduler) for scheduler in made] == [kind, kind]
         assert [scheduler.optimizer for scheduler in made] == optimizers
-
-
-def test_none_is_no_scheduler():
-    assert make_lr_schedulers(None, [sgd()]) == []
 
 
 def test_a_scheduler_that_waits_for_a_metric_is_refused():
@@ -178,8 +142,3 @@ def test_what_makes_no_scheduler_is_refused():
     ]:
         with pytest.raises(TypeError, match=match):
             make_lr_schedulers(given, [sgd()])
-
-
-def test_a_class_in_place_of_a_scheduler_is_refused():
-    with pytest.raises(TypeError, match="make_lr_schedulers"):
-        check_lr_scheduler(lr_scheduler.StepLR)
