@@ -319,6 +319,10 @@ class LiveScore:
             )
         )
 
+    def as_loss(self, score: float) -> float:
+        """Return a score in the unit of the training loss."""
+        return self._target.validation_loss(score)
+
     @property
     def _beside(self) -> dict[str, Any]:
         """What the heads read beside the logits, of all rows."""
