@@ -40,6 +40,7 @@ from skest.adapters.parameters import (
     AutoParameters,
 )
 from skest.adapters.reader import RowReader, Rows
+from skest.adapters.summary import summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.checkpoint import Checkpoint
@@ -196,6 +197,9 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         if not resume:
             self._warn_of_unread()
         self._choose(rows.n_rows)
+        if self.verbose and self._has_schedule:
+            chosen = ", ".join(f"{k}={v}" for k, v in self.auto_params_.items())
+            print(f"Chosen for {rows.n_rows:,} rows: {chosen}")
         given = (X, y, sample_weight)
         n_epochs = int(self._chosen("max_iter"))
         refits = self._refits and not resume and all(v is None for v in validation)
@@ -249,7 +253,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
             return
         best_epoch = 1 + int(np.argmax(scores))
         if self.verbose:
-            print(f"Training on all {rows.n_rows} rows, for {best_epoch} epochs")
+            print(f"Training on all {rows.n_rows:,} rows, for {best_epoch} epochs")
         logits = self.estimator_.predict_table(
             held_out.features,
             self._target.validation_keys,
@@ -303,7 +307,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         by_fold = np.array([curve[:until] for curve in curves])
         epoch = best_epoch(by_fold, trial._ends(n_epochs))
         if self.verbose:
-            print(f"Training on all {rows.n_rows} rows, for {epoch} epochs")
+            print(f"Training on all {rows.n_rows:,} rows, for {epoch} epochs")
         self._fit_rows(rows, None, n_epochs, seed, given, again=True, until=epoch)
         self.validation_scores_ = by_fold.mean(axis=0).tolist()
         self.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
@@ -430,10 +434,6 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         if n_steps is not None and self.max_steps is not None:
             n_steps = min(n_steps, self.max_steps)
         self._schedule(n_steps, self.n_steps_ if resume else 0)
-        if self.verbose and self._has_schedule:
-            print(
-                "Chosen: " + ", ".join(f"{k}={v}" for k, v in self.auto_params_.items())
-            )
         training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         epochs = EpochHook(
             dataset.rows_per_epoch,
@@ -451,6 +451,7 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
                 weighted,
             ),
             report=print if self.verbose else None,
+            n_epochs=n_epochs,
         )
         training.run(
             lambda: dataset,
@@ -582,6 +583,33 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         )
         return evaluator.evaluate(lambda: dataset)
 
+    def summary(self) -> str:
+        """Return what a person may want to know of the fitted estimator, as text.
+
+        What was chosen for parameters that are "auto", and why; the feature columns with
+        what they have learned; layers, parameters and memory. A notebook shows the same
+        below the diagram of the estimator.
+
+        Returns
+        -------
+        str
+            To be printed.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+
+        Examples
+        --------
+        >>> from skest import LinearRegressor
+        >>> model = LinearRegressor(max_iter=1, tol=1).fit([[0.0], [1.0]], [0.0, 1.0])
+        >>> print(model.summary().splitlines()[0])
+        LinearRegressor: predicts 1 number
+        """
+        check_is_fitted(self)
+        return summary_text(self)
+
     def onnx_graph(self, *, input_rank: int = 2) -> Any:
         """Return the fitted model as one ONNX graph, from raw columns to predictions.
 
@@ -674,6 +702,11 @@ class SkestEstimator(CallbackSupportMixin, AutoParameters, RowReader, FormerArgu
         return fitted
 
     # What scikit-learn asks
+
+    def _html_repr(self) -> str:
+        diagram: str = super()._html_repr()
+        fitted = self.__sklearn_is_fitted__()
+        return diagram + summary_html(self) if fitted else diagram
 
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()
