@@ -40,8 +40,8 @@ def summary_text(model: Any) -> str:
 def summary_html(model: Any) -> str:
     """Return the summary of a fitted estimator as HTML, for below its diagram."""
     tables = (html_table(*part) for part in _parts(model))
-    target = escape(_target(model))
-    return f"<div>{target}<br>{_training(model)}</div>{''.join(tables)}"
+    said = f"{escape(_target(model))}<br>{_training(model)}"
+    return f'<div style="font-family: monospace">{said}</div>{"".join(tables)}'
 
 
 def _target(model: Any) -> str:

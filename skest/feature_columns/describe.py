@@ -66,13 +66,15 @@ def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]])
     """Return a table that a click on its caption opens, as those of scikit-learn."""
 
     def line(cells: Sequence[str], tag: str) -> str:
-        return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in cells)
+        *short, last = map(escape, cells)
+        first = "".join(f"<{tag} nowrap>{cell}</{tag}>" for cell in short)
+        return f"<tr align=left>{first}<{tag}>{last}</{tag}></tr>"
 
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    body = "".join(line(row, "td") for row in rows)
     return (
-        f'<details class="skest"><summary>{escape(caption)}</summary><table>'
-        f'<thead><tr style="text-align: left">{line(head, "th")}</tr></thead>'
-        f"<tbody>{body}</tbody></table></details>"
+        '<details class="skest" style="font-family: monospace">'
+        f"<summary>{escape(caption)}</summary><table cellpadding=3>"
+        f"<thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table></details>"
     )
 
 

@@ -12,7 +12,7 @@ from sklearn.inspection import PartialDependenceDisplay, permutation_importance
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
 
 from skest import (
     DNNClassifier,
@@ -242,9 +242,17 @@ def test_scikit_learn_looks_at_raw_tables(model, table):
     assert (np.diff(shown.pd_results[0]["average"][0]) > 0).all()
 
 
-def test_shap_takes_predictions(table):
+def test_shap_takes_codes_of_raw_tables(table):
     shap = pytest.importorskip("shap")
-    X, y = table
-    masker = shap.maskers.Independent(X[["rooms"]].astype(float), 10)
-    numbers = LinearClassifier(max_iter=2, random_state=0).fit(masker.data, y[:10])
-    assert shap.Explainer(numbers.predict_proba, masker)(masker.data[:3]).shape[0] == 3
+    X = table[0].drop(columns="built")[:60]
+    model = LinearClassifier(max_iter=3, random_state=0).fit(X, table[1][:60])
+    # It computes with cells: they become numbers, and back before a prediction.
+    codes = OrdinalEncoder().fit(X)
+
+    def predict(Z):
+        cells = pd.DataFrame(codes.inverse_transform(Z), columns=X.columns)
+        return model.predict_proba(cells.astype(X.dtypes))[:, 1]
+
+    found = shap.Explainer(predict, codes.transform(X))(codes.transform(X[:2]))
+    total = found.values.sum(axis=1) + found.base_values
+    np.testing.assert_allclose(total, model.predict_proba(X[:2])[:, 1], atol=1e-4)

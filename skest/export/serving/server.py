@@ -16,7 +16,7 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from skest.core.files import explained
-from skest.export.serving import open_inference, tf_rest
+from skest.export.serving import open_inference, page, tf_rest
 from skest.export.serving.requests import Call, Limits, Route, as_json
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import Trial
@@ -31,9 +31,10 @@ class ModelServer:
     """Serves exported models by HTTP.
 
     Two protocols are spoken: that of TensorFlow Serving below ``/v1``, and the Open
-    Inference Protocol below ``/v2``. New versions are served as they appear. It has no
-    encryption and asks nobody who they are: put a proxy in front of it where that matters,
-    and the ONNX file into Triton or KServe where there is much to answer.
+    Inference Protocol below ``/v2``; at ``/`` a browser finds a form for each model. New
+    versions are served as they appear. It has no encryption and asks nobody who they are:
+    put a proxy in front of it where that matters, and the ONNX file into Triton or KServe
+    where there is much to answer.
 
     Parameters
     ----------
@@ -346,6 +347,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer_to(self, path: str, body: bytes) -> tuple[int, bytes, dict[str, str]]:
         catalog, limits = self.server.catalog, self.server.limits
+        if path == page.PATH and self.command in ("GET", "HEAD"):
+            return 200, page.page_of(catalog), page.HEADERS
         try:
             route, found = _route(self.command, path)
             call = Call(catalog, limits, found.groupdict(), body)
