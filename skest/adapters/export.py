@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the methods `export` and `onnx_graph` of the estimators write."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,6 +27,8 @@ from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.export.writer import Exported
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
+
+_logger = logging.getLogger("skest")
 
 
 def as_exported(
@@ -53,6 +56,7 @@ def as_exported(
         See `fitted_onnx`.
     """
     check_format("onnx")
+    _logger.info("Making the graph of %s.", type(estimator).__name__)
     model = fitted_onnx(estimator, input_rank, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.
     core: Any = core_on_cpu(estimator)

@@ -244,7 +244,8 @@ default=None
         Settings of the run. With a `model_dir`, every fit writes its checkpoints into a
         new directory in it.
     verbose : int, default=0
-        1 prints a line about every epoch.""",
+        1 prints a line about every epoch: the training and the validation loss, examples
+        per second, and the time that all epochs would still take.""",
     "coefficients": """coef_ : ndarray of shape (n_features,) or (n_logits, n_features)
         Weights of the columns of ``feature_columns_.transform(X)``. Selectors that go by
         `coef_`, as RFE and SelectFromModel, need these to be the features of X: see

@@ -60,7 +60,7 @@ def read_table(path: str, separator: str = ",") -> pd.DataFrame:
                 table = pd.read_csv(path, sep=separator, low_memory=False)
         except ImportError:
             raise ImportError(
-                "Parquet files need pyarrow. Install it by `pip install 'skest[stream]'`."
+                "Parquet files need pyarrow. Install it by `pip install pyarrow`."
             ) from None
         except (ValueError, OverflowError) as error:  # of pandas, pyarrow, and UTF-8
             raise ValueError(

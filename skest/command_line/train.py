@@ -275,7 +275,7 @@ def _draw(model: Any, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("No picture: matplotlib is missing (pip install 'skest[plot]')")
+        print("No picture: matplotlib is missing (pip install matplotlib)")
         return
     ax = Figure(layout="constrained").subplots()
     TrainingCurveDisplay.from_estimator(model, ax=ax).figure_.savefig(path, dpi=120)

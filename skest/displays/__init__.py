@@ -3,7 +3,7 @@
 
 Each has ``from_estimator(estimator, ...)``, which draws, and keeps what was drawn:
 ``ax_``, ``figure_`` and the numbers; ``plot(ax=...)`` draws it again elsewhere. They need
-matplotlib (``pip install 'skest[plot]'``).
+matplotlib (``pip install matplotlib``).
 
 scikit-learn's own displays take skest's estimators and raw tables, too:
 `sklearn.calibration.CalibrationDisplay`, `sklearn.metrics.RocCurveDisplay`,

@@ -22,7 +22,7 @@ class Display:
             except ImportError:
                 raise ImportError(
                     f"{type(self).__name__} needs matplotlib. Install it by "
-                    "`pip install 'skest[plot]'`."
+                    "`pip install matplotlib`."
                 ) from None
             _, ax = plt.subplots(figsize=figsize, layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure

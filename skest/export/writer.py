@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import time
@@ -32,6 +33,8 @@ from skest.export.manifest import (
 from skest.export.onnx.graph import explained_unicode
 from skest.export.onnx.model import OnnxGraph
 from skest.export.runtime import load
+
+_logger = logging.getLogger("skest")
 
 Rows = dict[str, list[Any]]
 _WEIGHTS = "weights.safetensors"
@@ -123,11 +126,13 @@ def write_export(
         check_file_name(f"assets/{name}")
 
     def write(directory: Path) -> None:
+        _logger.info("Writing a version of the model into %s.", base)
         _write_files(exported, directory, external)
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if verify:
             _write(directory, manifest, indent=None)  # for `load`; nobody reads it
+            _logger.info("Comparing what was written with the model.")
             manifest["parity"] |= _compare(exported, directory, atol)
         _write(directory, manifest, indent=1)
 

@@ -222,7 +222,7 @@ def test_embeddings(table):
 
 def test_without_matplotlib(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"pip install 'skest\[plot\]'"):
+    with pytest.raises(ImportError, match=r"pip install matplotlib"):
         TrainingCurveDisplay.from_estimator(model)
 
 
