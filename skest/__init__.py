@@ -105,6 +105,7 @@ _MODULES = {
 _SUBPACKAGES = (
     "adapters",
     "canned",
+    "displays",
     "distributed",
     "export",
     "feature_columns",

@@ -1,15 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib
+import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
+import skest
 from skest.command_line import main
+from skest.export import load
 
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A directory with tables and a model that was trained on one."""
+    home = tmp_path_factory.mktemp("home")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {
+            "id": [f"row {i}" for i in range(300)],
+            "age": rng.integers(18, 80, 300),
+            "city": rng.choice(["Bern", "Oslo", "Rome"], 300),
+            "pay": rng.normal(100, 20, 300),
+        }
+    )
+    table["rich"] = np.where(
+        table["age"] + 30 * (table["city"] == "Oslo") > 60, "y", "n"
+    )
+    table.loc[5, "rich"] = None
+    table.to_csv(home / "people.csv", index=False)
+    table.to_parquet(home / "people.parquet")
+    table.drop(columns=["id", "rich"])[:7].to_csv(home / "new.csv", index=False)
+    (home / "semicolons.csv").write_text("a;b\n1;2\n3;4\n")
+    (home / "empty.csv").write_text("")
+    (home / "constant.csv").write_text("a,b\n1,x\n3,x\n")
+    (home / "names.csv").write_text("a,b\n1,x\n3,y\n")
+    (home / "other").mkdir()
+    (home / "other" / "file").write_text("")
+    (home / "damaged").mkdir()
+    (home / "damaged" / "model.joblib").write_bytes(b"")
+    small = "--set max_iter=4 --set dnn_hidden_units=16"
+    assert run(home, f"train people.csv --target rich -o model {small}") == 0
+    assert run(home, "export model -o served --example people.csv") == 0
+    return home
+
+
+def run(home, line):
+    """Run a command in a directory."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        return main(line.split())
+
+
+def answer(home, line, capsys):
+    """Return what a command answers in JSON."""
+    assert run(home, f"{line} --json") == 0
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.skipif(not PROJECT.exists(), reason="tests run outside a checkout")
@@ -19,23 +71,134 @@ def test_the_script_is_installed():
     assert getattr(importlib.import_module(module), name) is main
 
 
-def test_command_lines(capsys, monkeypatch):
-    for arguments, status, message in [
-        (["--version"], 0, "skest 0."),
-        (["--help"], 0, "usage: skest "),
-        (["serve", "--help"], 0, "usage: skest serve "),
-        (["serve", "--port", "1"], 2, "required: [NAME=]PATH"),
-        (["serve", "no-such-directory"], 2, "There is no directory"),
-        (["train"], 2, "invalid choice: 'train'"),
-        ([], 2, "required: command"),
-    ]:
-        serve = importlib.import_module("skest.export.serve")
-        monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        assert stopped.value.code == status
-        out, err = capsys.readouterr()
-        assert message in out + err
+def test_from_a_file_to_a_server(home, capsys):
+    files = {path.name for path in (home / "model").iterdir()}
+    assert files == {"model.joblib", "report.json", "training_curve.png"}
+    report = json.loads((home / "model" / "report.json").read_text())
+    assert report["metrics"]["accuracy"] > report["metrics"]["accuracy_baseline"]
+    assert (report["rows_trained"], report["rows_held_out"]) == (239, 60)
+
+    found = answer(home, "evaluate model people.parquet", capsys)
+    assert found["rows"] == 299
+    assert found["metrics"]["accuracy"] > 0.8
+
+    assert run(home, "predict model new.csv -o answers.csv --keep city") == 0
+    assert capsys.readouterr().out == "Wrote 7 rows to answers.csv\n"
+    answers = pd.read_csv(home / "answers.csv")
+    assert list(answers) == ["city", "prediction", "probability_n", "probability_y"]
+    printed = answer(home, "predict model new.csv", capsys)
+    assert [row["prediction"] for row in printed] == list(answers["prediction"])
+    exported = load(home / "served").predict(pd.read_csv(home / "new.csv"))
+    assert exported.tolist() == list(answers["prediction"])
+
+
+def test_what_export_says_can_be_asked(home, capsys):
+    assert run(home, "export model -o served --example people.csv") == 0
+    request = capsys.readouterr().out.splitlines()[-1].strip().strip("'")
+    (row,) = json.loads(request)["instances"]
+    assert row == pytest.approx(
+        pd.read_csv(home / "people.csv").iloc[0][["age", "city", "pay"]].to_dict()
+    )
+
+
+def test_inspect(home, capsys):
+    assert run(home, "inspect model") == 0
+    assert 'What "auto" chose' in capsys.readouterr().out
+    assert answer(home, "inspect model", capsys)["target"] == "rich"
+    found = answer(home, "inspect served", capsys)
+    assert list(found["features"]) == ["age", "city", "pay"]
+    assert run(home, "inspect served") == 0
+    assert "classes, scores" in capsys.readouterr().out
+
+
+def test_inspect_a_model_dir(tmp_path, capsys):
+    config = skest.RunConfig(model_dir=tmp_path / "fits")
+    X, y = np.eye(4), [0.0, 1.0, 2.0, 3.0]
+    model = skest.LinearRegressor(max_iter=3, tol=1, config=config).fit(X, y)
+    found = answer(tmp_path, f"inspect {model.model_dir_}", capsys)
+    assert (found["kind"], found["global_step"]) == ("model_dir", 3)
+    checkpoint = model.model_dir_ / found["latest"]
+    found = answer(tmp_path, f"inspect {checkpoint}", capsys)
+    assert found["variables"] == {"bias": [1], "x_weights": [4, 1]}
+    assert run(tmp_path, f"inspect {model.model_dir_}") == 0
+    assert "training goes on from ckpt-3" in capsys.readouterr().out
+    assert run(tmp_path, "inspect fits") == 2
+    assert model.model_dir_.name in capsys.readouterr().err
+
+
+def test_numbers_are_predicted(home, capsys):
+    line = "train people.csv --target pay --model linear --set max_iter=2 --quiet -o"
+    report = answer(home, f"{line} linear --drop id --weight age", capsys)
+    assert report["task"] == "regression"
+    assert report["features"] == ["city", "rich"]
+    metrics = report["metrics"]
+    assert metrics["rmse"] == pytest.approx(metrics["average_loss"] ** 0.5)
+    assert run(home, f"{line} linear --holdout 0 --overwrite") == 0
+    assert "held out:" not in capsys.readouterr().out
+    assert run(home, "predict linear people.csv") == 0
+    assert capsys.readouterr().out.splitlines()[0] == "prediction"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("train no.csv --target a -o m", "'no.csv' can't be read: No such file"),
+        ("train empty.csv --target a -o m", "'empty.csv' is no table"),
+        ("train people.csv --target Rich -o m", "Did you mean 'rich'?"),
+        ("train semicolons.csv --target b -o m", "give their --separator"),
+        ("train people.csv --target rich -o other", "something else at 'other'"),
+        ("train people.csv --target rich -o model", "or --overwrite"),
+        ("train people.csv --target rich -o m --holdout 1", "--holdout must be"),
+        ("train people.csv --target rich -o m --drop x", "no column 'x' for --drop"),
+        ("train people.csv --target rich -o m --weight city", "must hold numbers"),
+        ("train people.csv --target rich -o m --set a", "--set takes NAME=VALUE"),
+        ("train people.csv --target rich -o m --set lr=1", "use 'learning_rate'"),
+        ("train people.csv --target city -o m --task regression", "must hold numbers"),
+        ("train constant.csv --target b -o m", "has one value only"),
+        ("train names.csv --target b -o m", "2 classes in 2 rows"),
+        ("evaluate model new.csv", "no column 'rich' for the target"),
+        ("evaluate damaged people.csv", "can't be loaded"),
+        ("predict other new.csv", "There is no model in 'other'"),
+        ("predict model semicolons.csv", "no column 'age' for the model"),
+        ("predict model new.csv -o no/where.csv", "was not written"),
+        ("export other -o x", "There is no model in 'other'"),
+        ("inspect no", "There is no directory 'no'"),
+        ("inspect other", "is no model of `skest train`"),
+    ],
+)
+def test_wrong_input_gets_one_line(home, line, message, capsys):
+    assert run(home, line) == 2
+    out, err = capsys.readouterr()
+    # Warnings of columns, such as ids, may come before.
+    *_, said = err.splitlines()
+    assert said.startswith(f"skest {line.split()[0]}: error: ")
+    assert message in said
+    assert "Saved" not in out
+    assert not (home / "m").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "message"),
+    [
+        ("--version", 0, "skest 0."),
+        ("--help", 0, "  train "),
+        ("serve --help", 0, "usage: skest serve "),
+        ("train --help", 0, "usage: skest train "),
+        ("serve --port 1", 2, "required: [NAME=]PATH"),
+        ("serve no-such-directory", 2, "There is no directory"),
+        ("serve model", 2, "skest export model"),
+        ("fly", 2, "invalid choice: 'fly'"),
+        ("", 2, "required: COMMAND"),
+    ],
+)
+def test_command_lines(home, line, status, message, capsys, monkeypatch):
+    serve = importlib.import_module("skest.export.serve")
+    monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as stopped:
+        run(home, line)
+    assert stopped.value.code == status
+    out, err = capsys.readouterr()
+    assert message in out + err
 
 
 def test_it_imports_nothing_heavy():

@@ -36,6 +36,7 @@ LAYERS = [
     {"estimators"},
     {"adapters"},
     {"model_selection"},
+    {"displays"},
     {"command_line"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

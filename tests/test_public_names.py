@@ -11,7 +11,7 @@ from pathlib import Path
 LIST = Path(__file__).with_name("public_names.txt")
 MODULES = [
     *("skest", "skest.adapters", "skest.adapters.skorch", "skest.canned"),
-    "skest.distributed",
+    *("skest.displays", "skest.distributed"),
     *("skest.exceptions", "skest.export", "skest.feature_columns", "skest.heads"),
     *("skest.hooks", "skest.inputs", "skest.keys", "skest.losses", "skest.metrics"),
     *("skest.model_selection", "skest.networks", "skest.optimizers"),

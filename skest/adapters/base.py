@@ -40,6 +40,7 @@ from skest.adapters.parameters import (
 )
 from skest.adapters.reader import RowReader
 from skest.adapters.rows import Rows
+from skest.adapters.summary import summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
@@ -175,6 +176,9 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         if not resume:
             self._warn_of_unread()
         self._choose(rows.n_rows)
+        if self.verbose and self._has_schedule:
+            chosen = ", ".join(f"{k}={v}" for k, v in self.auto_params_.items())
+            print(f"Chosen for {rows.n_rows:,} rows: {chosen}")
         given = (X, y, sample_weight)
         n_epochs = int(self._chosen("max_iter"))
         refits = self._refits and not resume and all(v is None for v in validation)
@@ -237,7 +241,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             return
         best_epoch = 1 + int(np.argmax(scores))
         if self.verbose:
-            print(f"Training on all {rows.n_rows} rows, for {best_epoch} epochs")
+            print(f"Training on all {rows.n_rows:,} rows, for {best_epoch} epochs")
         logits = self.estimator_.predict_table(
             held_out.features,
             self._target.validation_keys,
@@ -300,7 +304,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         by_fold = np.array([curve[:until] for curve in curves])
         epoch = best_epoch(by_fold, trial._ends(n_epochs))
         if self.verbose:
-            print(f"Training on all {rows.n_rows} rows, for {epoch} epochs")
+            print(f"Training on all {rows.n_rows:,} rows, for {epoch} epochs")
         self._fit_rows(
             rows,
             None,
@@ -452,10 +456,6 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         if n_steps is not None and self.max_steps is not None:
             n_steps = min(n_steps, self.max_steps)
         self._schedule(n_steps, self.n_steps_ if resume else 0)
-        if self.verbose and self._has_schedule:
-            print(
-                "Chosen: " + ", ".join(f"{k}={v}" for k, v in self.auto_params_.items())
-            )
         training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         epochs = EpochHook(
             dataset.rows_per_epoch,
@@ -474,6 +474,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
                 history,
             ),
             report=print if self.verbose else None,
+            n_epochs=n_epochs,
         )
         training.run(
             lambda: dataset,
@@ -599,6 +600,33 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         )
         return evaluator.evaluate(lambda: dataset)
 
+    def summary(self) -> str:
+        """Return what a person may want to know of the fitted estimator, as text.
+
+        What was chosen for parameters that are "auto", and why; the feature columns with
+        what they have learned; layers, parameters and memory. A notebook shows the same
+        below the diagram of the estimator.
+
+        Returns
+        -------
+        str
+            To be printed.
+
+        Raises
+        ------
+        NotFittedError
+            If the estimator is not fitted.
+
+        Examples
+        --------
+        >>> from skest import LinearRegressor
+        >>> model = LinearRegressor(max_iter=1, tol=1).fit([[0.0], [1.0]], [0.0, 1.0])
+        >>> print(model.summary().splitlines()[0])
+        LinearRegressor: predicts 1 number
+        """
+        check_is_fitted(self)
+        return summary_text(self)
+
     def onnx_graph(self, *, input_rank: int = 2) -> Any:
         """Return the fitted model as one ONNX graph, from raw columns to predictions.
 
@@ -697,6 +725,11 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         return fitted
 
     # What scikit-learn asks
+
+    def _html_repr(self) -> str:
+        diagram: str = super()._html_repr()
+        fitted = self.__sklearn_is_fitted__()
+        return diagram + summary_html(self) if fitted else diagram
 
     def __sklearn_clone__(self) -> Any:
         cloned = super().__sklearn_clone__()

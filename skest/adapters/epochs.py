@@ -2,6 +2,7 @@
 """What happens once an epoch in ``fit``: progress, scikit-learn's callbacks, summaries."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -56,6 +57,9 @@ class ValidationScore(Protocol):
     def __call__(self, run: Run) -> float:
         """Return the score of the present network."""
 
+    def as_loss(self, score: float) -> float:
+        """Return a score in the unit of the training loss."""
+
 
 class EpochHook(Progress):
     """Records losses and scores of epochs, and stops when they no longer improve.
@@ -86,6 +90,8 @@ class EpochHook(Progress):
         best score is kept then.
     report : callable, default=None
         Called with a line of text about every epoch.
+    n_epochs : int, default=1
+        Most epochs that there will be, for the time that is left.
 
     Attributes
     ----------
@@ -112,6 +118,7 @@ class EpochHook(Progress):
         ends: Sequence[int] = (),
         score: ValidationScore | None = None,
         report: Callable[[str], None] | None = None,
+        n_epochs: int = 1,
     ) -> None:
         super().__init__()
         full, rest = divmod(n_rows, batch_size)
@@ -122,6 +129,9 @@ class EpochHook(Progress):
         self._last_end = self._best_epoch = 0
         self._score = score
         self._report = report
+        self._n_epochs = n_epochs
+        self._began = 0.0
+        self._durations: list[float] = []
         self._losses: list[Tensor] = []
         self._best_value = -math.inf  # a loss (negative) or a score
         self._n_without_improvement = 0
@@ -144,6 +154,10 @@ class EpochHook(Progress):
             if run.start_step:
                 self._keep_best(run, self._score(run))
 
+    def begin_epoch(self, run: Run) -> None:
+        """Start the clock."""
+        self._began = time.perf_counter()
+
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Note the loss."""
         self._losses.append(loss)
@@ -156,14 +170,29 @@ class EpochHook(Progress):
         loss = (losses @ rows / rows.sum()).item()
         self._losses = []
         self.loss_curve.append(loss)
-        value, line = -loss, f"Epoch {self.n_iter}: loss = {loss:.6f}"
+        trained = time.perf_counter() - self._began
+        value = -loss
         if self._score is not None:
             value = self._score(run)
             self.scores.append(value)
-            line += f", validation score = {value:.6f}"
+        self._durations.append(time.perf_counter() - self._began)
         if self._report is not None:
-            self._report(line)
+            self._report(self._line(loss, int(rows.sum()) / max(trained, 1e-9)))
         self._judge(run, value)
+
+    def _line(self, loss: float, speed: float) -> str:
+        """Return what a person is told of an epoch that has ended."""
+        parts = [f"loss {loss:#.4g}"]
+        if self._score is not None:
+            parts.append(f"validation loss {self._score.as_loss(self.scores[-1]):#.4g}")
+        parts.append(f"{float(f'{speed:.2g}'):,.0f} examples/s")
+        n_left = self._n_epochs - self.n_iter
+        # The first epoch takes longer; that a training ends early nobody knows.
+        recent = self._durations[-5:]
+        if n_left > 0:
+            parts.append(f"{_duration(n_left * sum(recent) / len(recent))} left")
+        number = f"{self.n_iter:>{len(str(self._n_epochs))}}/{self._n_epochs}"
+        return f"Epoch {number}: {', '.join(parts)}"
 
     def _judge(self, run: Run, value: float) -> None:
         """Compare a loss (negative) or a score with the best one before."""
@@ -257,6 +286,14 @@ class CallbackHook(EpochwiseHook):
     def finish(self) -> None:
         """End the task of the fit; the estimator is fitted."""
         self._fit_task.call_on_fit_task_end(**self._told, reconstruction_attributes={})
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as people say it."""
+    if seconds < 60:
+        return f"{math.ceil(seconds)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def fit_summaries(epochs: EpochHook, core: Estimator) -> list[Hook]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the methods `export` and `onnx_graph` of the estimators write."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -28,6 +29,8 @@ from skest.export.writer import Exported, are_external, write_export
 from skest.feature_columns.sources import Form
 from skest.keys import ModeKeys
 
+_logger = logging.getLogger("skest")
+
 
 def export_fitted(
     estimator: Any,
@@ -43,6 +46,7 @@ def export_fitted(
     """Write a fitted estimator as a new version; see `SkestEstimator.export`."""
     external = are_external(weights)
     check_format("onnx")
+    _logger.info("Making the graph of %s.", type(estimator).__name__)
     model = fitted_onnx(estimator, input_rank, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.
     core: Any = core_on_cpu(estimator)

@@ -336,6 +336,10 @@ class LiveScore:
             for key in keys & first.keys()
         }
 
+    def as_loss(self, score: float) -> float:
+        """Return a score in the unit of the training loss."""
+        return self._target.validation_loss(score)
+
     def __call__(self, run: Run) -> float:
         """Return the score of the present network."""
         keys = self._target.validation_keys

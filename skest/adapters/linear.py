@@ -82,6 +82,35 @@ class LinearParameters(OptimizerParameters):
     weight_decay: float = parameter(default=0.0, values=[NOT_NEGATIVE])
 
 
+def linear_weights(
+    model: Any, columns: FeatureColumns, prefix: str = ""
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return weights and biases of a fitted linear model, or of a part of a model.
+
+    Parameters
+    ----------
+    model : SkestEstimator
+        It is fitted.
+    columns : FeatureColumns
+        The fitted columns of the linear model.
+    prefix : str, default=""
+        What the names of its variables begin with.
+
+    Returns
+    -------
+    weights : ndarray of shape (n_logits, n_features)
+        In the order of ``columns.get_feature_names_out()``.
+    bias : ndarray of shape (n_logits,)
+    """
+    value = model.estimator_.get_variable_value
+    weights = [value(prefix + parameter_name(c.name)) for c in columns.active]
+    weight, bias = np.concatenate(weights).T, value(f"{prefix}bias")
+    if model._scale is not None:
+        weight = weight * model._scale.scale[:, None]
+        bias = bias * model._scale.scale + model._scale.center
+    return weight, bias
+
+
 class SkestLinear(LinearParameters, SkestEstimator):
     """What the linear estimators have in common; not for direct use."""
 
@@ -120,16 +149,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
         return self._weights_and_bias()[1]
 
     def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        value = self.estimator_.get_variable_value
-        weights = [
-            value(parameter_name(column.name))
-            for column in self.feature_columns_.active
-        ]
-        weight, bias = np.concatenate(weights).T, value("bias")
-        if self._scale is not None:
-            weight = weight * self._scale.scale[:, None]
-            bias = bias * self._scale.scale + self._scale.center
-        return weight, bias
+        return linear_weights(self, self.feature_columns_)
 
     def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
         return self._bound(

@@ -219,7 +219,8 @@ class TrainingParameters:
         Settings of the run. With a `model_dir`, every fit writes its checkpoints into a
         new directory in it.
     verbose : int
-        1 prints a line about every epoch.
+        1 prints a line about every epoch: the training and the validation loss, examples
+        per second, and the time that all epochs would still take.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]

@@ -27,6 +27,21 @@ _OTHER_PEAK = 0.05
 _PLAIN: dict[str, Any] = {"batch_size": 200, "max_iter": 200, "n_iter_no_change": 10}
 _PLAIN |= {"dropout": 0.0, "dnn_dropout": 0.0, "weight_decay": 0.0, "n_members": 1}
 _RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members": 3}
+# What a person is told of these choices.
+_REASONS = {
+    "batch_size": "by the number of rows",
+    "max_iter": "by the number of rows: about as many steps for all tables",
+    "n_iter_no_change": "the cycles of the rate say when to stop",
+    "dropout": "none below 100 rows",
+    "dnn_dropout": "none below 100 rows",
+    "weight_decay": "of AdamW; none with another optimizer",
+    "n_members": "networks in one, if the head allows it",
+    "early_stopping": "rows are held out if there are 100",
+}
+_PLAIN_REASONS = {
+    "batch_size": "200, or all rows",
+    "early_stopping": "rows are held out if there are more than 10,000",
+}
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
 
 
@@ -119,6 +134,14 @@ class AutoParameters(TrainingParameters):
         if peak is not None and n_steps is not None and own:
             chosen = CosineCycles(peak, n_steps, first_step)
         self.auto_params_ = {**self.auto_params_, rate: chosen}
+
+    def _reasons(self) -> dict[str, tuple[Any, str]]:
+        """Return what was chosen for parameters that are "auto", and why."""
+        why = dict.fromkeys(self.auto_params_, "what it was without the recipe")
+        why |= _REASONS if self._has_schedule else _PLAIN_REASONS
+        if self._recipe_for is not None:
+            why[self._recipe_for[1]] = "high first, near zero at the end of each cycle"
+        return {name: (value, why[name]) for name, value in self.auto_params_.items()}
 
     def _n_folds(self, n_rows: int) -> int:
         """Return by how many trainings to find the best epoch; 1 holds out one part."""

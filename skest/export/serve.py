@@ -132,6 +132,11 @@ def _models(arguments: Sequence[str]) -> dict[str, str]:
     models: dict[str, str] = {}
     for argument in arguments:
         name, path = _named(argument)
+        if (Path(path) / "model.joblib").exists():
+            raise ValueError(
+                f"{path!r} is a model of `skest train`, not an export. Write one by "
+                f"`skest export {path} -o DIRECTORY`, and serve that directory."
+            )
         if name in models:
             raise ValueError(
                 f"Two models are called {name!r}. Give them names by NAME=PATH."

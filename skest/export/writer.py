@@ -3,6 +3,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,8 @@ from skest.export.onnx.graph import explained_unicode
 from skest.export.onnx.model import OnnxGraph
 from skest.export.runtime import load
 from skest.export.warmup import made_up_rows, rows_of
+
+_logger = logging.getLogger("skest")
 
 Rows = dict[str, list[Any]]
 _WEIGHTS = "weights.safetensors"
@@ -123,11 +126,13 @@ def write_export(
     tried = _tried(exported) if verify else None
 
     def write(directory: Path) -> None:
+        _logger.info("Writing a version of the model into %s.", base)
         _write_model(exported.model.model, directory, external)
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if tried is not None:
             _write(directory, manifest, indent=None)  # for `load`; nobody reads it
+            _logger.info("Comparing what was written with the model.")
             manifest["parity"] |= _compare(*tried, directory, atol)
             manifest["parity"] |= exported.model.engine()
         _write(directory, manifest, indent=1)

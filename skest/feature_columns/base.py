@@ -18,6 +18,7 @@ from skest.core.sklearn_compat import (
     check_sample_weight,
     get_output_config,
 )
+from skest.feature_columns.describe import Description, describe, html_table
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
 
@@ -42,6 +43,18 @@ class FeaturesIn:
             self.__dict__.pop(name, None)
             if value is not None:
                 setattr(self, name, value)
+
+    @property
+    def _described(self) -> list[Any]:
+        """Columns that the HTML view has a line for."""
+        return [self]
+
+    def _html_repr(self) -> str:
+        """Return scikit-learn's diagram, and what each column is and has learned."""
+        rows = describe(self._described)
+        n_columns = f"{len(rows)} feature column" + "s" * (len(rows) != 1)
+        table = html_table(n_columns, Description._fields, rows)
+        return f"{super()._html_repr()}{table}"  # type: ignore[misc]
 
     def _table(self, X: Any) -> Table:
         """View X by the names that `fit` saw, if it saw any."""

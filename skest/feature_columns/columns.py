@@ -146,6 +146,11 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         self._validate()
         return self._named_columns
 
+    @property
+    def _described(self) -> list[Any]:
+        named = vars(self).get("columns_", self._named_columns)
+        return [column for _, column in named if isinstance(column, FeatureColumn)]
+
     def _validate(self) -> None:
         if not isinstance(self.columns, list | tuple) or len(self.columns) == 0:
             raise ValueError(

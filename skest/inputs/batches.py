@@ -24,6 +24,7 @@ _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
 _ALIGNED_ROWS = 16  # of at least four bytes: a multiple of 64 bytes
 
 _logger = logging.getLogger("skest")
+_MANY_ROWS = 100_000  # that take long enough to be told of
 
 
 class Source:
@@ -246,6 +247,8 @@ def tensor_batches(
         pieces = source.table.pieces(rows_at_once)
         return chain.from_iterable(map(batches_of, pieces))
     if source.table is not None:
+        if source.table.n_rows >= _MANY_ROWS:
+            _logger.info("Encoding %d rows.", source.table.n_rows)
         return batches_of(source.table)
     move = _mover(device)
     return (move(encoded(*batch)) for batch in source.batches())

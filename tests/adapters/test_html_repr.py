@@ -8,11 +8,20 @@ import pandas as pd
 import pytest
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import skest
 from skest import DNNClassifier, ModelFnClassifier
+from skest.feature_columns import (
+    FeatureColumns,
+    bucketized_column,
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+    numeric_column,
+    piecewise_linear_column,
+)
 from tests.adapters._families import FAMILIES, rows_for, small
 
 
@@ -48,6 +57,60 @@ def test_values_are_short():
     shown = model._repr_html_()
     assert longest_value(shown) < 150
     assert "word 4999" not in shown
+
+
+def test_the_summary_of_a_fitted_estimator():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {"age": rng.uniform(0, 9, 200), "<b>": rng.choice(["u&v", "w"], 200)}
+    )
+    model = DNNClassifier(8, max_iter=3, random_state=0)
+    with pytest.raises(NotFittedError):
+        model.summary()
+    model.fit(table, table["age"] > 5)
+    text = model.summary()
+    assert text.startswith("DNNClassifier: 2 classes (False, True)\n")
+    assert "the best validation loss was" in text
+    for row in (
+        r"batch_size +32 +by the number of rows",
+        r"age +numeric +age +1 number +mean 4\.\d+, deviation 2\.\d+; gaps become 4\.\d+",
+        r"<b>_indicator +indicator of vocabulary list +<b> +2 numbers +levels u&v, w",
+        r"age_ple +piecewise linear of numeric +age +8 numbers +\d+ edges from .*",
+        r"hidden_0 +8 x 11, 8 +96",
+    ):
+        assert re.search(f"^{row}$", text, re.M), row
+    n_values = sum(v.numel() for v in model.estimator_.checkpoint.variables.values())
+    assert f"Layers: {n_values:,} parameters, {n_values * 4 / 1024:.3g} KiB" in text
+    shown = model._repr_html_()
+    assert "<td>by the number of rows</td>" in shown
+    assert "levels u&amp;v, w" in shown
+    assert "nowrap><b>" not in shown
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_all_estimators_have_a_summary(name):
+    estimator = clone(FAMILIES[name])
+    X, y, _ = rows_for(estimator)
+    assert "Layers: " in estimator.fit(X, y).summary()
+
+
+def test_columns_before_and_after_fit():
+    city = categorical_column_with_vocabulary_list("city")
+    columns = FeatureColumns(
+        [
+            embedding_column(city, "auto"),
+            piecewise_linear_column(numeric_column("age"), "quantiles:4"),
+            bucketized_column(numeric_column("age"), [20, 40]),
+        ]
+    )
+    before = columns._repr_html_()
+    assert "3 feature columns" in before
+    assert "of vocabulary list</td><td nowrap>city</td><td nowrap>open</td>" in before
+    columns.fit({"city": ["Bern", "Oslo"] * 4, "age": np.arange(8.0) * 9})
+    after = columns._repr_html_()
+    assert "<td>levels Bern, Oslo</td>" in after
+    assert "edges from 0 to 63" in after
+    assert "levels Bern, Oslo" in columns.active[0]._repr_html_()
 
 
 def test_in_a_pipeline():

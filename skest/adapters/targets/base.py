@@ -116,6 +116,10 @@ class Target(ABC):
         """
         return -self.mean_loss(predictions, labels, weight, features=features)
 
+    def validation_loss(self, score: float) -> float:
+        """Return a validation score in the unit of the training loss."""
+        return -score
+
     def check_validation(self, labels: Any) -> None:
         """Refuse labels that `validation_score` can do nothing with."""
         if not self.known(labels).any():

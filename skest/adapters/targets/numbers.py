@@ -144,6 +144,13 @@ class NumberTarget(Target):
             return self.score(predictions, labels, weight)
         return -self.mean_loss(predictions, labels, weight, features=features)
 
+    def validation_loss(self, score: float) -> float:
+        """Return a validation score in the unit of the training loss.
+
+        Of the squared error, that is the variance of the labels, whose part R² leaves.
+        """
+        return 1 - score if self.loss == "squared_error" else -score
+
     def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale:
         """Return mean and deviation, or the mean behind the link of the head."""
         return TargetScale.of(labels, weight, self.loss)

@@ -17,7 +17,7 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from skest.core.files import explained
-from skest.export.serving import open_inference, tf_rest
+from skest.export.serving import open_inference, page, tf_rest
 from skest.export.serving.requests import Call, Limits, Route, as_json
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import Trial
@@ -31,9 +31,10 @@ class ModelServer:
     """Serves exported models by HTTP.
 
     Two protocols are spoken: that of TensorFlow Serving below ``/v1``, and the Open
-    Inference Protocol below ``/v2``. New versions are served as they appear. It has no
-    encryption and asks nobody who they are: put a proxy in front of it where that matters,
-    and the ONNX file into Triton or KServe where there is much to answer.
+    Inference Protocol below ``/v2``; at ``/`` a browser finds a form for each model. New
+    versions are served as they appear. It has no encryption and asks nobody who they are:
+    put a proxy in front of it where that matters, and the ONNX file into Triton or KServe
+    where there is much to answer.
 
     Parameters
     ----------
@@ -237,15 +238,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         start = time.perf_counter()
         path = unquote(self.path.partition("?")[0])
         status, answer = 500, b'{"error":"The server failed; its log says where."}'
+        headers: Mapping[str, str] = {"Content-Type": "application/json"}
         body = None
         with contextlib.ExitStack() as slot:
             try:
                 body = self._body()
-                route, found = _route(self.command, path)
-                self._check_is_free(route, slot)
                 catalog, limits = self.server.catalog, self.server.limits
-                call = Call(catalog, limits, found.groupdict(), body)
-                status, answer = 200, as_json(route.answer(call))
+                if path == page.PATH and self.command in ("GET", "HEAD"):
+                    headers = page.HEADERS
+                    status, answer = 200, page.page_of(catalog)
+                else:
+                    route, found = _route(self.command, path)
+                    self._check_is_free(route, slot)
+                    call = Call(catalog, limits, found.groupdict(), body)
+                    status, answer = 200, as_json(route.answer(call))
             except RequestError as error:
                 status, answer = error.status, as_json({"error": str(error)})
             except (ConnectionError, TimeoutError):
@@ -260,7 +266,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 )
             if body is None or self.server.catalog.closed.is_set():
                 self.close_connection = True
-            self._send(status, answer)
+            self._send(status, answer, headers)
         if body is None:
             self._linger()
         seconds = time.perf_counter() - start
@@ -303,9 +309,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise RequestError(503, "The server is busy.")
         slot.callback(self.server.slots.release)
 
-    def _send(self, status: int, body: bytes) -> None:
+    def _send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
             self.send_header("Retry-After", "1")
@@ -321,7 +328,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Answer what is no request of HTTP."""
         self.close_connection = True
         text = message or HTTPStatus(code).phrase
-        self._send(code, as_json({"error": text[:200]}))
+        self._send(
+            code, as_json({"error": text[:200]}), {"Content-Type": "application/json"}
+        )
 
     def _linger(self) -> None:
         """Read what still comes for a second: else a reset may overtake the answer."""

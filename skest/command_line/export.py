@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``skest export MODEL -o DIRECTORY``."""
+
+import argparse
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from skest.command_line.tables import (
+    add_json_option,
+    add_separator,
+    features_of,
+    load_model,
+    plain,
+    print_json,
+    read_table,
+)
+from skest.export.runtime import load
+
+_N_EXAMPLES = 16
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> int:
+    """Write a model as a version that runs without Python, and say how to ask it."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Write a model as one ONNX file that takes raw columns, compared with "
+        "the model, as a new version in a directory.",
+    )
+    parser.add_argument("model", help="the directory that `skest train` has written")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIRECTORY", help="of the versions"
+    )
+    parser.add_argument(
+        "--example",
+        metavar="FILE",
+        help="a table whose first rows are written beside the model, to test it with; by "
+        "default rows are made up",
+    )
+    add_separator(parser)
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    model, report = load_model(options.model)
+    example = None
+    if options.example is not None:
+        table = read_table(options.example, options.separator)
+        example = features_of(table, report)[:_N_EXAMPLES]
+    version = model.export(options.output, example=example)
+    if options.json:
+        print_json({"version": version})
+        return 0
+    size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
+    print(f"Wrote {version} ({size / 1024:,.0f} KiB); its answers were compared")
+    name = Path(options.output).absolute().name
+    print(f"Serve it:  skest serve {shlex.quote(options.output)}")
+    loaded = load(version, verify=False)
+    row = {
+        column: _cell(column, loaded.features[feature]["dtype"], example)
+        for column, feature in loaded.names_of().items()
+    }
+    request = json.dumps({"instances": [row]}, ensure_ascii=False)
+    print(f"Ask it:    curl http://127.0.0.1:8501/v1/models/{name}:predict -d \\")
+    print(f"  {shlex.quote(request)}")
+    return 0
+
+
+def _cell(column: str, dtype: str, example: Any) -> Any:
+    """Return a value that a column takes: that of the first example, or nothing."""
+    value = None if example is None else plain(example[column].iloc[0])
+    if dtype == "string":
+        return "" if value is None else str(value)
+    try:
+        number = float(value or 0)
+    except ValueError:  # a text that the model reads as no number
+        return 0
+    return int(number) if number.is_integer() else number

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``skest inspect PATH``."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from skest.adapters.summary import layers_of
+from skest.checkpoints.format import is_checkpoint, read_checkpoint
+from skest.checkpoints.results import read_eval_results
+from skest.checkpoints.store import DirectoryStore
+from skest.checkpoints.versions import list_versions
+from skest.command_line.tables import (
+    MODEL,
+    add_json_option,
+    load_model,
+    print_json,
+    print_metrics,
+)
+from skest.export.manifest import MANIFEST
+from skest.export.runtime import load
+from skest.feature_columns.describe import text_table
+
+# What a command says: of people, and of JSON.
+_Answer = tuple[Callable[[], None], dict[str, Any]]
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "skest inspect") -> int:
+    """Tell what is at a path."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Tell what a model of `skest train`, a model_dir, a checkpoint or an "
+        "export is.",
+    )
+    parser.add_argument("path", help="its directory")
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    tell, found = _inspected(Path(options.path))
+    if options.json:
+        print_json(found)
+    else:
+        tell()
+    return 0
+
+
+def _inspected(path: Path) -> _Answer:
+    if not path.is_dir():
+        raise FileNotFoundError(f"There is no directory {str(path)!r}.")
+    if (path / MODEL).exists():
+        return _model(path)
+    if (path / MANIFEST).exists() or list_versions(path):
+        return _export(path)
+    if is_checkpoint(path):
+        return _checkpoint(path)
+    if any(is_checkpoint(entry) for entry in path.glob("ckpt-*")):
+        return _model_dir(path)
+    fits = sorted(entry.name for entry in path.glob("fit-*"))
+    hint = f" It has the model_dirs {', '.join(fits)}: give one." if fits else ""
+    raise ValueError(
+        f"{str(path)!r} is no model of `skest train`, no model_dir with a checkpoint, no "
+        f"checkpoint and no export.{hint}"
+    )
+
+
+def _model(path: Path) -> _Answer:
+    model, report = load_model(str(path))
+
+    def tell() -> None:
+        print(
+            f"A model of {report['target']!r}, trained on {report['rows_trained']:,} rows "
+            f"of {report['data']}"
+        )
+        print(model.summary())
+        if report["metrics"]:
+            print(f"\nOn {report['rows_held_out']:,} rows that were held out")
+            print_metrics(report["metrics"])
+
+    return tell, {"kind": "model", **report, "summary": model.summary().splitlines()}
+
+
+def _checkpoint(path: Path) -> _Answer:
+    checkpoint = read_checkpoint(path)
+    shapes = {name: list(v.shape) for name, v in checkpoint.variables.items()}
+
+    def tell() -> None:
+        print(f"A checkpoint of step {checkpoint.global_step:,}")
+        print(layers_of(checkpoint).text())
+
+    found = {"kind": "checkpoint", "global_step": checkpoint.global_step}
+    return tell, {**found, "variables": shapes}
+
+
+def _model_dir(path: Path) -> _Answer:
+    store = DirectoryStore(path)
+    latest = store.latest_path()
+    if latest is None:
+        raise ValueError(f"{str(path)!r} points to no checkpoint.")
+    tell_latest, found = _checkpoint(latest)
+    names = sorted(entry.name for entry in path.glob("ckpt-*") if is_checkpoint(entry))
+    evaluations = {
+        entry.name: results
+        for entry in sorted(path.glob("eval*"))
+        if (results := read_eval_results(entry))
+    }
+
+    def tell() -> None:
+        print(
+            f"A model_dir with {', '.join(names)}; training goes on from {latest.name}"
+        )
+        if store.stop_reason() is not None:
+            print(f"Training ended because {store.stop_reason()}")
+        tell_latest()
+        for name, results in evaluations.items():
+            step, metrics = max(results.items())
+            print(f"\n{name}, at step {step:,} ({len(results)} evaluations)")
+            print_metrics(metrics)
+
+    return tell, {
+        **found,
+        "kind": "model_dir",
+        "checkpoints": names,
+        "latest": latest.name,
+        "stop_reason": store.stop_reason(),
+        "evaluations": evaluations,
+    }
+
+
+def _export(path: Path) -> _Answer:
+    model = load(path)
+    made_of = model.manifest.get("model", {})
+    versions = [version.name for version in list_versions(path)]
+
+    def tell() -> None:
+        name = made_of.get("estimator", made_of.get("name", "model"))
+        print(f"An export of {name}, version {model.path.name}: files are whole")
+        if len(versions) > 1:
+            print(f"Versions: {', '.join(versions)}")
+        rows = [(n, s["dtype"], str(s["shape"])) for n, s in model.features.items()]
+        print("\nTakes")
+        print(text_table([("feature", "type", "shape"), *rows]))
+        print("\nGives")
+        rows = [
+            (name, str(signature["method"]), ", ".join(signature["outputs"]))
+            for name, signature in model.signatures.items()
+        ]
+        print(text_table([("signature", "method", "outputs"), *rows], widest=200))
+
+    return tell, {
+        "kind": "export",
+        "version": model.path,
+        "versions": versions,
+        "model": made_of,
+        "features": model.features,
+        "signatures": model.signatures,
+    }

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program: finds the command, and says in one line what went wrong."""
+
+import argparse
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+from skest._version import __version__
+
+# Modules with a function main(arguments, prog); imported when their command is given.
+_COMMANDS = {
+    "train": ("skest.command_line.train", "train a model on a CSV or Parquet file"),
+    "evaluate": (
+        "skest.command_line.evaluate",
+        "measure a model on rows with a target",
+    ),
+    "predict": ("skest.command_line.predict", "write predictions for rows of a file"),
+    "inspect": (
+        "skest.command_line.inspect",
+        "tell what a model, checkpoint or export is",
+    ),
+    "export": ("skest.command_line.export", "write a model that runs without Python"),
+    "serve": ("skest.export.serve", "answer requests for exported models by HTTP"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command of skest.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The command and its arguments, by default those of the process.
+
+    Returns
+    -------
+    int
+        The exit status: 0 if all went well, 2 if the command was given something wrong,
+        130 if it was interrupted. Errors that are none of the user's are raised.
+
+    Examples
+    --------
+    >>> from skest.command_line import main
+    >>> main(["inspect", "no-such-model"])
+    2
+    """
+    listing = "\n".join(f"  {name:10}{text}" for name, (_, text) in _COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="skest",
+        description="Networks for tables, from a file to a server.",
+        epilog=f"commands:\n{listing}\n\n`skest COMMAND --help` says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"skest {__version__}")
+    parser.add_argument(
+        "command", choices=_COMMANDS, metavar="COMMAND", help="one of those below"
+    )
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="...", help="of the command"
+    )
+    given = parser.parse_args(arguments)
+    prog = f"skest {given.command}"
+    module = importlib.import_module(_COMMANDS[given.command][0])
+    return _run(module.main, given.arguments, prog)
+
+
+def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> int:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _say("warning", str(message))
+        try:
+            return command(arguments, prog=prog)
+        except KeyboardInterrupt:
+            _say(prog, "interrupted")
+            return 130
+        except (ImportError, MemoryError, OSError, TypeError, ValueError) as error:
+            _say(f"{prog}: error", _text(error))
+            return 2
+
+
+def _text(error: BaseException) -> str:
+    """Return what an error says, without its number in the operating system."""
+    if isinstance(error, OSError) and error.strerror:
+        file = "" if error.filename is None else f"{error.filename}: "
+        return f"{file}{error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _say(who: str, text: str) -> None:
+    print(f"{who}: {' '.join(text.split())}", file=sys.stderr)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and models in files, and how commands answer."""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+
+from skest.core.files import explained, write_file
+
+MODEL = "model.joblib"
+REPORT = "report.json"
+_PARQUET = (".parquet", ".pq")
+
+
+def add_table_options(parser: argparse.ArgumentParser) -> None:
+    """Let a command take a table."""
+    parser.add_argument("data", help="the table, .csv (also .gz, .zip …) or .parquet")
+    add_separator(parser)
+
+
+def add_separator(parser: argparse.ArgumentParser) -> None:
+    """Let a command say how cells of a CSV file are separated."""
+    parser.add_argument(
+        "--separator", default=",", help="between the cells of a CSV file (default: ,)"
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Let a command answer in JSON."""
+    parser.add_argument("--json", action="store_true", help="answer in JSON")
+
+
+def read_table(path: str, separator: str = ",") -> pd.DataFrame:
+    """Read a CSV or Parquet file.
+
+    Raises
+    ------
+    OSError
+        If it can't be read.
+    ValueError
+        If it is no table, or has no rows.
+    ImportError
+        If Parquet can't be read.
+    """
+    with explained(
+        f"{path!r} can't be read", "Give the path of a CSV or Parquet file."
+    ):
+        try:
+            if path.lower().endswith(_PARQUET):
+                table = pd.read_parquet(path)
+            else:
+                table = pd.read_csv(path, sep=separator, low_memory=False)
+        except ImportError:
+            raise ImportError(
+                "Parquet files need pyarrow. Install it by `pip install pyarrow`."
+            ) from None
+        except (ValueError, OverflowError) as error:  # of pandas, pyarrow, and UTF-8
+            raise ValueError(
+                f"{path!r} is no table that can be read: {error}"
+            ) from error
+    if not len(table):
+        raise ValueError(f"{path!r} has no rows.")
+    table.columns = table.columns.map(str)
+    return table
+
+
+def column_of(table: pd.DataFrame, name: str, option: str) -> pd.Series:
+    """Return a column that an option names."""
+    if name not in table:
+        near = get_close_matches(name, table.columns, 1, 0.6)
+        shown = ", ".join(table.columns[:20]) + (", …" if table.shape[1] > 20 else "")
+        hint = f"Did you mean {near[0]!r}?" if near else f"There is: {shown}."
+        if table.shape[1] == 1:
+            hint += " If these are several, give their --separator, such as ';'."
+        raise ValueError(f"The table has no column {name!r} for {option}. {hint}")
+    return table[name]
+
+
+def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
+    """Return a model that ``skest train`` has saved, and its report.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is none.
+    ValueError
+        If the files are damaged.
+    """
+    path = Path(directory)
+    if not (path / MODEL).is_file():
+        raise FileNotFoundError(
+            f"There is no model in {directory!r}: give a directory that `skest train "
+            "... -o DIRECTORY` has written."
+        )
+    try:
+        report = json.loads((path / REPORT).read_text(encoding="utf-8"))
+        return joblib.load(path / MODEL), report
+    except Exception as error:  # whatever a damaged pickle raises
+        raise ValueError(
+            f"The model in {directory!r} can't be loaded: {error!r}. Train it again, or "
+            "use the versions of skest and scikit-learn that it was saved with."
+        ) from error
+
+
+def features_of(table: pd.DataFrame, report: Mapping[str, Any]) -> pd.DataFrame:
+    """Return the columns of a table that a model was trained on.
+
+    Those that it does not read, such as ids that were left out, may be missing.
+    """
+    for name in report["reads"]:
+        column_of(table, name, "the model")
+    return table.reindex(columns=report["features"])
+
+
+def write_rows(table: pd.DataFrame, path: str | None) -> None:
+    """Write a table as CSV or Parquet, by default as CSV to the standard output."""
+    if path is None:
+        table.to_csv(sys.stdout, index=False)
+        return
+    is_parquet = path.lower().endswith(_PARQUET)
+    content = table.to_parquet() if is_parquet else table.to_csv(index=False).encode()
+    with explained(f"{path!r} was not written", "See to the directory and its space."):
+        write_file(Path(path), content)
+
+
+def print_json(answer: Any) -> None:
+    """Print an answer as JSON, which has no NaN."""
+    print(json.dumps(plain(answer), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
+def print_metrics(metrics: Mapping[str, float]) -> None:
+    """Print metrics, one in a line."""
+    width = max(map(len, metrics))
+    for name, value in metrics.items():
+        print(f"  {name:<{width}}  {value:.4f}")

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``skest train DATA --target COLUMN -o DIRECTORY``."""
+
+import argparse
+import ast
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pandas as pd
+from sklearn.model_selection import train_test_split
+
+from skest._version import __version__
+from skest.adapters.baseline import BaselineClassifier, BaselineRegressor
+from skest.adapters.dnn import DNNClassifier, DNNRegressor
+from skest.adapters.dnn_linear import (
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedRegressor,
+)
+from skest.adapters.linear import LinearClassifier, LinearRegressor
+from skest.command_line.evaluate import metrics_of
+from skest.command_line.tables import (
+    MODEL,
+    REPORT,
+    add_json_option,
+    add_table_options,
+    column_of,
+    plain,
+    print_json,
+    print_metrics,
+    read_table,
+)
+from skest.core.files import explained, remove_directory, write_directory
+from skest.feature_columns.columns import unread_keys
+
+PICTURE = "training_curve.png"
+_MODELS: dict[str, tuple[type[Any], type[Any]]] = {
+    "wide-deep": (DNNLinearCombinedClassifier, DNNLinearCombinedRegressor),
+    "dnn": (DNNClassifier, DNNRegressor),
+    "linear": (LinearClassifier, LinearRegressor),
+    "baseline": (BaselineClassifier, BaselineRegressor),
+}
+# Numbers of so few kinds are taken for classes.
+_MOST_NUMBERED_CLASSES = 20
+
+
+def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> int:
+    """Train, measure and save a model."""
+    options = _parser(prog).parse_args(arguments)
+    if not 0 <= options.holdout < 1:
+        raise ValueError(f"--holdout must be from 0 to below 1; got {options.holdout}.")
+    output = Path(options.output)
+    _check_output(output, options.overwrite)
+    started = time.perf_counter()
+    # Progress is for people; where JSON goes to the standard output, nothing else does.
+    aside = contextlib.redirect_stdout(sys.stderr) if options.json else None
+    with aside or contextlib.nullcontext():
+        model, report = _trained(options)
+        report["seconds"] = round(time.perf_counter() - started, 1)
+        _save(model, report, output, options.overwrite)
+        _tell(report, output)
+    if options.json:
+        print_json(report)
+    return 0
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Train a model on a table, measure it on rows that are held out, and "
+        "save it with a report and a picture of the training.",
+    )
+    add_table_options(parser)
+    add = parser.add_argument
+    add("--target", required=True, metavar="COLUMN", help="what to predict")
+    add("-o", "--output", required=True, metavar="DIRECTORY", help="of the model")
+    add("--model", choices=_MODELS, default="wide-deep", help="default: wide-deep")
+    add(
+        "--task",
+        choices=["classification", "regression"],
+        help="by default strings, and numbers of at most 20 kinds, are classes",
+    )
+    add(
+        "--holdout",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="of the rows, to measure the model on; 0 for none (default: 0.2)",
+    )
+    add("--drop", action="append", default=[], metavar="COLUMN", help="leave it out")
+    add("--weight", metavar="COLUMN", help="with the weights of the rows")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the estimator, such as max_iter=20; may be repeated",
+    )
+    add("--seed", type=int, default=0, help="of all that is random (default: 0)")
+    add("--overwrite", action="store_true", help="replace a model that is there")
+    add("--quiet", action="store_true", help="no line about every epoch")
+    add_json_option(parser)
+    return parser
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    if not output.exists():
+        return
+    if not (output / MODEL).is_file():
+        raise FileExistsError(
+            f"There is something else at {str(output)!r}. Give a new directory."
+        )
+    if not overwrite:
+        raise FileExistsError(
+            f"There is a model in {str(output)!r}. Give another directory, or --overwrite."
+        )
+
+
+def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
+    """Return a model and what is to be said of it."""
+    table = read_table(options.data, options.separator)
+    print(f"Read {options.data}: {len(table):,} rows, {table.shape[1]} columns")
+    target = column_of(table, options.target, "--target")
+    if target.isna().any():
+        print(f"Left out {int(target.isna().sum()):,} rows without {options.target!r}")
+        table = table[target.notna()]
+    y = table[options.target]
+    task = options.task or _task_of(y)
+    weight = None
+    if options.weight is not None:
+        weight = _numbers(column_of(table, options.weight, "--weight"), "--weight")
+    others = [options.target, *options.drop, options.weight]
+    for name in options.drop:
+        column_of(table, name, "--drop")
+    X = table.drop(columns=[name for name in others if name is not None])
+    if not X.shape[1]:
+        raise ValueError("The table has no column to predict from.")
+    y = _labels(y, task)
+    model = _estimator(options, task)
+    train, held_out = _split(y, options.holdout, options.seed, task)
+    kind = f"{y.nunique()} classes" if task == "classification" else "a number"
+    print(
+        f"Target {options.target!r}: {kind}; training {type(model).__name__} on "
+        f"{len(train):,} rows, {len(held_out):,} are held out"
+    )
+
+    def of(rows: Any) -> tuple[Any, Any, Any]:
+        some = None if weight is None else weight.iloc[rows]
+        return X.iloc[rows], y.iloc[rows], some
+
+    model.fit(*of(train))
+    return model, {
+        "target": options.target,
+        "task": task,
+        "estimator": type(model).__name__,
+        "features": list(X.columns),
+        "reads": _read_by(model, X),
+        "rows_trained": len(train),
+        "rows_held_out": len(held_out),
+        "metrics": metrics_of(model, *of(held_out)) if len(held_out) else {},
+        "auto_params": model.auto_params_,
+        "data": str(options.data),
+        "seed": options.seed,
+        "skest": __version__,
+    }
+
+
+def _task_of(y: pd.Series) -> str:
+    is_number = pd.api.types.is_numeric_dtype(y) and not pd.api.types.is_bool_dtype(y)
+    if not is_number:
+        return "classification"
+    whole = pd.api.types.is_integer_dtype(y) or (y % 1 == 0).all()
+    few = y.nunique() <= _MOST_NUMBERED_CLASSES
+    return "classification" if whole and few else "regression"
+
+
+def _labels(y: pd.Series, task: str) -> pd.Series:
+    """Return a target that its task can have."""
+    if task == "regression":
+        return _numbers(y, "--target")
+    n_classes = y.nunique()
+    if n_classes < 2:
+        raise ValueError(f"The target {y.name!r} has one value only, {y.iloc[0]!r}.")
+    if n_classes > len(y) / 2:
+        raise ValueError(
+            f"The target {y.name!r} has {n_classes:,} classes in {len(y):,} rows, of "
+            "which nothing can be learned. Give another --target."
+        )
+    return y
+
+
+def _numbers(column: pd.Series, option: str) -> pd.Series:
+    try:
+        return column.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The column {column.name!r} for {option} must hold numbers: {error}."
+        ) from None
+
+
+def _read_by(model: Any, X: pd.DataFrame) -> list[str]:
+    """Return the columns that the model reads; others may be missing later."""
+    parts = [getattr(model, f"{name}_") for name in model._column_parameters]
+    columns = [part for part in parts if part is not None]
+    unread = unread_keys(list(X.columns), columns) if columns else []
+    return [name for name in X.columns if name not in unread]
+
+
+def _estimator(options: argparse.Namespace, task: str) -> Any:
+    model = _MODELS[options.model][task == "regression"]()
+    parameters = {"random_state": options.seed, "verbose": int(not options.quiet)}
+    for setting in options.set:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise ValueError(
+                f"--set takes NAME=VALUE, such as max_iter=20; got {setting!r}."
+            )
+        try:
+            parameters[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            parameters[name] = text
+    return model.set_params(**parameters)
+
+
+def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
+    rows = np.arange(len(y))
+    n_held_out = int(np.ceil(share * len(y)))
+    if not n_held_out:
+        return rows, rows[:0]
+    counts = y.value_counts()
+    can_stratify = (
+        task == "classification" and counts.min() > 1 and len(counts) <= n_held_out
+    )
+    return tuple(
+        train_test_split(
+            rows,
+            test_size=share,
+            random_state=seed,
+            stratify=y if can_stratify else None,
+        )
+    )
+
+
+def _save(model: Any, report: dict[str, Any], output: Path, overwrite: bool) -> None:
+    """Write the directory of a model, which appears when it is complete."""
+
+    def write(directory: Path) -> None:
+        joblib.dump(model, directory / MODEL)
+        _draw(model, directory / PICTURE)
+        text = json.dumps(plain(report), indent=1, ensure_ascii=False)
+        (directory / REPORT).write_text(text, encoding="utf-8")
+
+    def name() -> str:
+        _check_output(output, overwrite)  # somebody may have been faster
+        if output.exists():
+            remove_directory(output)
+        return output.name
+
+    with explained(
+        f"{str(output)!r} was not written", "See to the directory and space."
+    ):
+        output.absolute().parent.mkdir(parents=True, exist_ok=True)
+        write_directory(output.absolute().parent, write, name)
+
+
+def _draw(model: Any, path: Path) -> None:
+    from skest.displays.training_curve import TrainingCurveDisplay
+
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("No picture: matplotlib is missing (pip install matplotlib)")
+        return
+    ax = Figure(layout="constrained").subplots()
+    TrainingCurveDisplay.from_estimator(model, ax=ax).figure_.savefig(path, dpi=120)
+
+
+def _tell(report: dict[str, Any], output: Path) -> None:
+    if report["metrics"]:
+        print(f"On the {report['rows_held_out']:,} rows that were held out:")
+        print_metrics(report["metrics"])
+    files = ", ".join(sorted(path.name for path in output.iterdir()))
+    print(f"Saved {output} ({files}) after {report['seconds']} s")
+    print(f"Next: skest inspect {output} | skest predict {output} NEW.csv")

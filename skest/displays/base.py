@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all displays have in common."""
+
+from typing import Any
+
+from sklearn.utils.validation import check_is_fitted
+
+from skest.adapters.base import SkestEstimator
+
+
+class Display:
+    """Draws into axes that are given, or its own; not for direct use."""
+
+    ax_: Any
+    figure_: Any
+
+    def _set_axes(self, ax: Any, figsize: tuple[float, float] = (6.4, 4.8)) -> Any:
+        """Return axes to draw into, and remember them."""
+        if ax is None:
+            try:
+                import matplotlib.pyplot as plt
+            except ImportError:
+                raise ImportError(
+                    f"{type(self).__name__} needs matplotlib. Install it by "
+                    "`pip install matplotlib`."
+                ) from None
+            _, ax = plt.subplots(figsize=figsize, layout="constrained")
+        self.ax_, self.figure_ = ax, ax.figure
+        return ax
+
+
+def skest_estimator(estimator: Any, owner: str) -> SkestEstimator:
+    """Return the fitted estimator of skest inside of a search or a Pipeline.
+
+    Raises
+    ------
+    TypeError
+        If there is none.
+    NotFittedError
+        If it is not fitted.
+    """
+    model = estimator
+    while not isinstance(model, SkestEstimator):
+        if hasattr(model, "best_estimator_"):
+            model = model.best_estimator_
+        elif hasattr(model, "steps"):
+            model = model.steps[-1][1]
+        else:
+            raise TypeError(
+                f"{owner} draws a fitted estimator of skest, or a Pipeline or search "
+                f"that ends with one; got {type(estimator).__name__}."
+            )
+    check_is_fitted(model)
+    return model
+
+
+def check_one_of(value: Any, name: str, choices: Any) -> None:
+    """Raise ValueError, naming what there is, unless a value is among some choices."""
+    if value not in choices:
+        plain = (c.item() if hasattr(c, "item") else c for c in choices)  # of NumPy
+        known = ", ".join(map(repr, plain)) or "none"
+        raise ValueError(f"There is no {name} {value!r}; there is {known}.")

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ColumnEffectDisplay`: how predictions change with one column of a table."""
+
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_is_fitted
+
+from skest.displays.base import Display, check_one_of
+
+_MISSING = "missing"
+_MOST_LETTERS = 30
+_BATCH = 2**16  # rows that are predicted at once
+
+
+class ColumnEffectDisplay(Display):
+    """The mean prediction if one column had a certain value in all rows.
+
+    This is the partial dependence of Friedman (2001), as in
+    `sklearn.inspection.PartialDependenceDisplay`, for columns as tables have them: whole
+    numbers, numbers with gaps, strings, numbers written as strings. Of a linear model it
+    is the learned curve itself on the scale of its ``decision_function``. It is best made
+    by `from_estimator`.
+
+    Parameters
+    ----------
+    column : str
+        Its name.
+    values : ndarray of shape (n_values,)
+        Increasing numbers or times, or levels in the order of their frequency.
+    effects : ndarray of shape (n_values,)
+        Mean predictions.
+    shares : ndarray of shape (n_values,)
+        Which part of the rows has each level; of numbers, zeros.
+    missing_effect : float or None
+        Of a missing number, if some are.
+    deciles : ndarray of shape (9,) or None
+        Of numbers.
+    what : str
+        What is predicted.
+
+    Attributes
+    ----------
+    ax_, figure_ : matplotlib Axes and Figure
+        What it was drawn into.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest import LinearRegressor
+    >>> from skest.displays import ColumnEffectDisplay
+    >>> X = pd.DataFrame({"rooms": [1, 2, 3, 4] * 5, "town": ["Bern", "Oslo"] * 10})
+    >>> y = 100 * X["rooms"] + 50 * (X["town"] == "Oslo")
+    >>> model = LinearRegressor(max_iter=100, random_state=0).fit(X, y)
+    >>> display = ColumnEffectDisplay.from_estimator(model, X, "rooms")
+    >>> display.values
+    array([1., 2., 3., 4.])
+    >>> (display.effects[3] - display.effects[0]).round(-1)
+    300.0
+    """
+
+    def __init__(
+        self,
+        column: str,
+        values: NDArray[Any],
+        effects: NDArray[np.float64],
+        shares: NDArray[np.float64],
+        missing_effect: float | None,
+        deciles: NDArray[Any] | None,
+        what: str,
+    ) -> None:
+        self.column = column
+        self.values = values
+        self.effects = effects
+        self.shares = shares
+        self.missing_effect = missing_effect
+        self.deciles = deciles
+        self.what = what
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        column: str,
+        *,
+        pos_label: Any = None,
+        response_method: str = "auto",
+        grid_resolution: int = 50,
+        max_levels: int = 15,
+        max_rows: int = 500,
+        random_state: int | None = 0,
+        ax: Any = None,
+    ) -> Self:
+        """Draw the effect of a column on the predictions of a fitted estimator.
+
+        Parameters
+        ----------
+        estimator : estimator
+            Fitted; of skest, or another one that takes the table.
+        X : DataFrame or dict of arrays
+            Rows like those that it will meet, such as held-out ones.
+        column : str
+            A column of X.
+        pos_label : object, default=None
+            The class whose probability is drawn; None is the last one.
+        response_method : {"auto", "predict_proba", "decision_function", "predict"}, \
+default="auto"
+            "auto" is "predict_proba" of a classifier and "predict" of others.
+        grid_resolution : int, default=50
+            Most numbers for which predictions are made: all distinct ones if they are
+            no more, or else so many quantiles.
+        max_levels : int, default=15
+            Most levels of a column of strings; others are left out.
+        max_rows : int, default=500
+            Of more rows, as many are drawn at random.
+        random_state : int or None, default=0
+            Seed of that draw.
+        ax : matplotlib Axes, default=None
+            What to draw into; None makes a figure.
+
+        Returns
+        -------
+        ColumnEffectDisplay
+
+        Raises
+        ------
+        ValueError
+            If there is no such column or class.
+        TypeError
+            If X has no columns by name.
+        ImportError
+            If matplotlib is not installed.
+        """
+        check_is_fitted(estimator)
+        table = _frame(X)
+        check_one_of(column, "column", list(table.columns))
+        cells = table[column]
+        numbers = _as_numbers(cells)
+        values, shown = _grid(cells, numbers, grid_resolution, max_levels)
+        deciles, shares = None, np.zeros(len(values))
+        if numbers is None:
+            shares = np.array([_share(cells, value) for value in values])
+        else:
+            deciles = numbers.quantile(np.arange(1, 10) / 10).to_numpy()
+        some = table
+        if len(table) > max_rows:
+            some = table.sample(max_rows, random_state=random_state)
+        answer, what = _response(estimator, response_method, pos_label)
+        effects = _mean_answers(answer, some, column, values)
+        missing = None
+        if numbers is not None and numbers.isna().any():
+            gap = cells[numbers.isna()].iloc[0]  # a blank, among strings
+            missing = float(_mean_answers(answer, some, column, [gap])[0])
+        return cls(column, shown, effects, shares, missing, deciles, what).plot(ax=ax)
+
+    def plot(self, *, ax: Any = None) -> Self:
+        """Draw it.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            What to draw into; None makes a figure.
+
+        Returns
+        -------
+        ColumnEffectDisplay
+        """
+        n_levels = len(self.values) if self.deciles is None else 0
+        ax = self._set_axes(
+            ax, (6.4, max(2.0, 1.2 + 0.3 * n_levels) if n_levels else 4.0)
+        )
+        if self.deciles is None:
+            names = [_short(value) for value in self.values]
+            labels = [f"{n} ({s:.0%})" for n, s in zip(names, self.shares, strict=True)]
+            ax.plot(self.effects, labels, "o")
+            ax.grid(axis="x", linewidth=0.5)
+            ax.invert_yaxis()
+            ax.margins(y=0.5 / max(2, n_levels))
+            ax.set(xlabel=self.what, ylabel=f"{self.column} (share of rows)")
+            return self
+        ax.plot(
+            self.values, self.effects, marker="." if len(self.values) < 15 else None
+        )
+        # As in scikit-learn, marks at the deciles show where the rows are.
+        transform = ax.get_xaxis_transform()
+        ax.vlines(self.deciles, 0, 0.04, color="0.4", transform=transform)
+        if self.missing_effect is not None:
+            ax.axhline(self.missing_effect, color="0.4", linestyle=":", label=_MISSING)
+            ax.legend()
+        ax.set(xlabel=f"{self.column} (marks: deciles)", ylabel=self.what)
+        return self
+
+
+def _frame(X: Any) -> pd.DataFrame:
+    if hasattr(X, "to_pandas"):
+        X = X.to_pandas()
+    if not isinstance(X, pd.DataFrame | dict):
+        raise TypeError(
+            "ColumnEffectDisplay draws a column of a DataFrame or a dict of arrays; got "
+            f"{type(X).__name__}. For arrays there is sklearn.inspection."
+            "PartialDependenceDisplay."
+        )
+    return pd.DataFrame(X).reset_index(drop=True)
+
+
+def _as_numbers(cells: pd.Series) -> pd.Series | None:
+    """Return a column as numbers or times with gaps, or None if it is another."""
+    is_number = pd.api.types.is_numeric_dtype(cells.dtype)
+    is_text = cells.dtype == object or pd.api.types.is_string_dtype(cells.dtype)
+    if pd.api.types.is_datetime64_any_dtype(cells.dtype):
+        return cells
+    if pd.api.types.is_bool_dtype(cells.dtype) or not (is_number or is_text):
+        return None
+    known = cells[cells.notna()]
+    if not is_number:
+        known = known[known.astype(str).str.strip() != ""]
+    numbers = pd.to_numeric(known, errors="coerce").astype(np.float64)
+    if numbers.isna().any() or not len(numbers):
+        return None
+    return numbers.reindex(cells.index)
+
+
+def _grid(
+    cells: pd.Series, numbers: pd.Series | None, resolution: int, max_levels: int
+) -> tuple[list[Any], NDArray[Any]]:
+    """Return the cells to put into all rows, and what is drawn of them."""
+    if numbers is None:
+        gap = [None] if cells.isna().any() else []
+        levels = [*cells.value_counts().index[:max_levels], *gap]
+        return levels, np.array(levels, dtype=object)
+    distinct = numbers.dropna().drop_duplicates().sort_values()
+    if len(distinct) > resolution:
+        # Beyond these are few rows, and the picture would show little else.
+        shares = np.linspace(0.01, 0.99, resolution)
+        distinct = distinct[distinct.isin(numbers.quantile(shares, "nearest"))]
+    return list(cells.loc[distinct.index]), distinct.to_numpy()
+
+
+def _share(cells: pd.Series, value: Any) -> float:
+    return float((cells.isna() if value is None else cells == value).mean())
+
+
+def _response(estimator: Any, method: str, pos_label: Any) -> tuple[Any, str]:
+    """Return what predicts one number for each row, and what it is called."""
+    if method == "auto":
+        method = "predict_proba" if is_classifier(estimator) else "predict"
+    if method == "predict":
+        return estimator.predict, "mean prediction"
+    classes = list(estimator.classes_)
+    label = classes[-1] if pos_label is None else pos_label
+    check_one_of(label, "class", classes)
+    index = classes.index(label)
+
+    def answer(X: Any) -> Any:
+        found = getattr(estimator, method)(X)
+        if found.ndim == 1:  # the decision for the second of two classes
+            return found if index else -found
+        return found[:, index]
+
+    kind = "probability" if method == "predict_proba" else "decision"
+    return answer, f"mean {kind} of {label!s}"
+
+
+def _mean_answers(
+    answer: Any, table: pd.DataFrame, column: str, values: list[Any]
+) -> NDArray[np.float64]:
+    """Return the mean answer of all rows for each value of a column."""
+    at_once = max(1, _BATCH // len(table))
+    means = []
+    for start in range(0, len(values), at_once):
+        block = values[start : start + at_once]
+        repeated = np.tile(np.arange(len(table)), len(block))
+        rows = table.iloc[repeated].reset_index(drop=True)
+        cells = [value for value in block for _ in range(len(table))]
+        rows[column] = _as_before(pd.Series(cells, dtype=object), table[column].dtype)
+        found = np.asarray(answer(rows), dtype=np.float64)
+        if found.ndim > 1:
+            raise ValueError("ColumnEffectDisplay draws one prediction for each row.")
+        means.append(found.reshape(len(block), -1).mean(axis=1))
+    return np.concatenate(means)
+
+
+def _as_before(cells: pd.Series, dtype: Any) -> pd.Series:
+    """Return cells in the type of their column, which a gap may not have."""
+    if cells.isna().any() and getattr(dtype, "kind", "O") in "biu":
+        return cells.astype(np.float64)
+    return cells.astype(dtype)
+
+
+def _short(value: Any) -> str:
+    text = _MISSING if value is None else str(value)
+    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a person is told of feature columns: kind, size and learned state, in a table."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+_MOST_LEVELS = 5
+# What center_ and scale_ are.
+_SCALES = {
+    "standard": "mean {:.4g}, deviation {:.4g}",
+    "minmax": "least {:.4g}, range {:.4g}",
+    "robust": "median {:.4g}, spread {:.4g}",
+}
+
+
+class Description(NamedTuple):
+    """A line about a feature column."""
+
+    name: str
+    kind: str
+    reads: str
+    size: str
+    learned: str
+
+
+def describe(columns: Iterable[Any]) -> list[Description]:
+    """Return a line about each of some columns, fitted or not.
+
+    Examples
+    --------
+    >>> from skest.feature_columns import numeric_column
+    >>> from skest.feature_columns.describe import describe
+    >>> column = numeric_column("age", normalizer="standard").fit({"age": [20.0, 40.0]})
+    >>> describe([column])[0]
+    Description(name='age', kind='numeric', reads='age', size='1 number', \
+learned='mean 30, deviation 10')
+    """
+    return [
+        Description(
+            column.name,
+            _kind(column),
+            ", ".join(map(str, column.feature_keys)),
+            _size(column),
+            "; ".join(_learned(column)),
+        )
+        for column in columns
+    ]
+
+
+def text_table(rows: Sequence[Sequence[str]], widest: int = 60) -> str:
+    """Return rows of cells in columns that are aligned; long cells are cut."""
+    cut = [[c if len(c) <= widest else f"{c[: widest - 1]}…" for c in r] for r in rows]
+    widths = [max(map(len, column)) for column in zip(*cut, strict=True)]
+    return "\n".join(
+        "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in cut
+    )
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table that a click on its caption opens, as those of scikit-learn."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        *short, last = map(escape, cells)
+        first = "".join(f"<{tag} nowrap>{cell}</{tag}>" for cell in short)
+        return f"<tr align=left>{first}<{tag}>{last}</{tag}></tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return (
+        '<details class="skest" style="font-family: monospace">'
+        f"<summary>{escape(caption)}</summary><table cellpadding=3>"
+        f"<thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table></details>"
+    )
+
+
+def _kind(column: Any) -> str:
+    words = re.findall("[A-Z][a-z]*", type(column).__name__.removesuffix("Column"))
+    kind = " ".join(words).lower()
+    inner = _inner(column)
+    return kind if inner is None else f"{kind} of {_kind(inner)}"
+
+
+def _inner(column: Any) -> Any | None:
+    """Return the column that this one is over, fitted if it is."""
+    return getattr(column, "categorical", None) or getattr(column, "source", None)
+
+
+def _size(column: Any) -> str:
+    is_dense = hasattr(type(column), "size")
+    try:
+        size = column.size if is_dense else column.num_buckets
+    except (NotFittedError, TypeError, ValueError):  # wrong parameters are for fit
+        return "open"
+    what = "number" if is_dense else "level"
+    return f"{size:,} {what}{'s' * (size != 1)}"
+
+
+def _learned(column: Any) -> Iterator[str]:
+    state = vars(column)
+    if "vocabulary_" in state:
+        levels = list(map(str, column.vocabulary))
+        more = ", …" if len(levels) > _MOST_LEVELS else ""
+        yield f"levels {', '.join(levels[:_MOST_LEVELS])}{more}"
+    if "center_" in state and "statistics_" not in state:
+        if len(column.center_) > 1:
+            yield f"scales of {len(column.center_):,} numbers"
+        else:
+            form = _SCALES[column.normalizer]
+            yield form.format(column.center_[0], column.scale_[0])
+    if len(state.get("fill_", ())) == 1:
+        yield f"gaps become {column.fill_[0]:.4g}"
+    if len(state.get("indicated_", ())):
+        yield "gaps marked"
+    if "quantile_maps_" in state:
+        yield "quantiles"
+    for name, what in (("edges_", "edges"), ("boundaries_", "boundaries")):
+        cuts = np.concatenate([np.empty(0), *map(np.ravel, state.get(name, ()))])
+        if len(cuts):
+            yield f"{len(cuts)} {what} from {cuts.min():.4g} to {cuts.max():.4g}"
+    if "statistics_" in state:
+        yield f"means of the target for {len(column.statistics_) - 1:,} levels"
+    if "weights_" in state and not isinstance(column.weights_, dict):
+        yield f"a vector for each of {len(column.weights_):,} levels"
+    inner = _inner(column)
+    if inner is not None:
+        yield from _learned(inner)

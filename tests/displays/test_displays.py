@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures of fitted estimators, and scikit-learn's tools on raw tables."""
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.calibration import CalibrationDisplay
+from sklearn.exceptions import NotFittedError
+from sklearn.inspection import PartialDependenceDisplay, permutation_importance
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
+
+from skest import (
+    DNNClassifier,
+    DNNEstimator,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+    LinearRegressor,
+)
+from skest.displays import (
+    ColumnEffectDisplay,
+    EmbeddingDisplay,
+    TrainingCurveDisplay,
+    WeightsDisplay,
+)
+from skest.feature_columns import (
+    categorical_column_with_hash_bucket,
+    categorical_column_with_vocabulary_list,
+    embedding_column,
+    numeric_column,
+)
+
+matplotlib = pytest.importorskip("matplotlib")
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    matplotlib.pyplot.close("all")
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {
+            "rooms": rng.integers(1, 6, 400),
+            "age": np.where(rng.random(400) < 0.1, np.nan, rng.uniform(0, 90, 400)),
+            "size": [f"{s:.1f}" if s > 30 else "" for s in rng.uniform(20, 90, 400)],
+            "town": rng.choice(["Bern", "Oslo", "Rome", None], 400),
+            "built": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(rng.integers(0, 999, 400), "D"),
+        }
+    )
+    return X, np.where(X["rooms"] + 2 * (X["town"] == "Oslo") > 3, "dear", "cheap")
+
+
+@pytest.fixture(scope="module")
+def model(table):
+    return DNNLinearCombinedClassifier(8, max_iter=4, random_state=0).fit(*table)
+
+
+def lines(display):
+    return {line.get_label(): line for line in display.ax_.lines}
+
+
+def test_the_training_curve_of_a_training_on_all_rows(model):
+    display = TrainingCurveDisplay.from_estimator(model)
+    drawn = lines(display)
+    (training,) = (line for label, line in drawn.items() if "training" in label)
+    n_epochs = len(training.get_xdata())
+    assert n_epochs == model.n_iter_ == display.kept_epoch
+    held_out = drawn["held-out rows"].get_ydata()
+    np.testing.assert_array_equal(held_out, -np.array(model.validation_scores_))
+    assert f"kept: epoch {n_epochs}" in drawn
+
+
+def test_the_training_curve_of_a_best_state(table):
+    X, _ = table
+    model = DNNRegressor(
+        8, learning_rate=0.05, max_iter=5, early_stopping=True, random_state=0
+    ).fit(X[["rooms"]], X["rooms"] * 1000.0)
+    display = TrainingCurveDisplay.from_estimator(make_pipeline(model))
+    best = int(np.argmax(model.validation_scores_))
+    assert display.kept_epoch == best + 1
+    # In the unit of the training loss: the variance of the target.
+    assert display.validation_losses[best] == 1 - model.best_validation_score_
+    assert "training" in lines(display)
+
+
+def test_the_training_curve_without_held_out_rows(table):
+    X, y = table
+    model = LinearClassifier(max_iter=2, random_state=0).fit(X[["town"]], y)
+    _, ax = matplotlib.pyplot.subplots()
+    display = TrainingCurveDisplay.from_estimator(model, ax=ax)
+    assert display.ax_ is ax
+    assert display.kept_epoch is None
+    assert len(ax.lines) == 1
+
+
+def test_effects_of_all_kinds_of_columns(model, table):
+    X, _ = table
+    display = ColumnEffectDisplay.from_estimator(model, X, "rooms", max_rows=99)
+    assert display.values.tolist() == [1, 2, 3, 4, 5]
+    assert display.what == "mean probability of dear"
+    assert (np.diff(display.effects) > 0).all()
+    other = ColumnEffectDisplay.from_estimator(
+        model, X, "rooms", max_rows=99, pos_label="cheap"
+    )
+    np.testing.assert_allclose(other.effects, 1 - display.effects, rtol=1e-5)
+
+    for name, n_gaps in (
+        ("age", X["age"].isna().sum()),
+        ("size", (X["size"] == "").sum()),
+    ):
+        display = ColumnEffectDisplay.from_estimator(model, X, name, grid_resolution=7)
+        assert 5 <= len(display.values) <= 7
+        rows = X.assign(**{name: X[name][X[name].isna() | (X[name] == "")].iloc[0]})
+        assert n_gaps
+        assert display.missing_effect == pytest.approx(
+            model.predict_proba(rows)[:, 1].mean(), abs=1e-6
+        )
+
+    display = ColumnEffectDisplay.from_estimator(model, X, "town", max_levels=3)
+    assert set(display.values) == {"Bern", "Oslo", "Rome", None}
+    assert display.shares.sum() == pytest.approx(1)
+    (oslo,) = np.flatnonzero(display.values == "Oslo")
+    assert display.effects[oslo] == display.effects.max()
+    assert any("missing" in t.get_text() for t in display.ax_.get_yticklabels())
+
+    display = ColumnEffectDisplay.from_estimator(model, X, "built", grid_resolution=4)
+    assert display.values[0] > np.datetime64("2020-01-01")
+
+
+def test_the_effect_is_that_of_scikit_learn(model, table):
+    X, _ = table
+    ours = ColumnEffectDisplay.from_estimator(
+        model, X, "town", max_rows=400, response_method="predict_proba"
+    )
+    known = X[X["town"].notna()]
+    theirs = PartialDependenceDisplay.from_estimator(
+        model, known, ["town"], categorical_features=["town"]
+    ).pd_results[0]
+    ours = ColumnEffectDisplay.from_estimator(model, known, "town")
+    expected = dict(zip(theirs["grid_values"][0], theirs["average"][0], strict=True))
+    assert dict(zip(ours.values, ours.effects, strict=True)) == pytest.approx(expected)
+
+
+def test_the_curve_of_a_linear_model(table):
+    X, _ = table
+    model = LinearRegressor(max_iter=50, random_state=0).fit(
+        X[["rooms", "town"]], 10.0 * X["rooms"]
+    )
+    display = ColumnEffectDisplay.from_estimator(model, X[["rooms", "town"]], "rooms")
+    slope = WeightsDisplay.from_estimator(model).weights[0] / X["rooms"].std(ddof=0)
+    np.testing.assert_allclose(np.diff(display.effects), slope, rtol=1e-4)
+
+
+def test_wrong_effects(model, table):
+    X, _ = table
+    with pytest.raises(ValueError, match="no column 'x'; there is 'rooms', 'age'"):
+        ColumnEffectDisplay.from_estimator(model, X, "x")
+    with pytest.raises(ValueError, match="no class 'big'; there is 'cheap', 'dear'"):
+        ColumnEffectDisplay.from_estimator(model, X, "age", pos_label="big")
+    with pytest.raises(TypeError, match="of a DataFrame or a dict of arrays; got nd"):
+        ColumnEffectDisplay.from_estimator(model, np.eye(3), "x")
+    with pytest.raises(NotFittedError):
+        ColumnEffectDisplay.from_estimator(DNNClassifier(), X, "age")
+
+
+def test_weights(model, table):
+    X, y = table
+    display = WeightsDisplay.from_estimator(model, n_weights=4)
+    value = model.estimator_.get_variable_value
+    largest = dict(zip(display.names, display.weights, strict=True))
+    assert len(largest) == 4
+    rooms = value("linear.rooms_weights")[0, 0]
+    if model._scale is not None:
+        rooms *= model._scale.scale[0]
+    assert largest["rooms"] == pytest.approx(rooms)
+    other = WeightsDisplay.from_estimator(model, n_weights=4, pos_label="cheap")
+    np.testing.assert_array_equal(other.weights, -display.weights)
+    with pytest.raises(TypeError, match="DNNClassifier does not have"):
+        WeightsDisplay.from_estimator(
+            DNNClassifier(4, max_iter=1, random_state=0).fit(X[["rooms"]], y)
+        )
+    with pytest.raises(TypeError, match="got LogisticRegression"):
+        WeightsDisplay.from_estimator(LogisticRegression())
+
+
+def test_embeddings(table):
+    X, y = table
+    columns = [
+        embedding_column(categorical_column_with_vocabulary_list("town"), 3),
+        embedding_column(categorical_column_with_hash_bucket("size", 4), 1),
+        numeric_column("rooms"),
+    ]
+    model = DNNEstimator(
+        hidden_units=4, feature_columns=columns, max_iter=2, random_state=0
+    )
+    search = GridSearchCV(model, {"max_iter": [1]}, cv=2).fit(
+        X[["town", "size", "rooms"]], y
+    )
+    display = EmbeddingDisplay.from_estimator(search, "town")
+    assert display.levels == ["Bern", "Oslo", "Rome"]
+    vectors = search.best_estimator_.feature_columns_.active[0].weights_
+    distance = np.linalg.norm(vectors[0] - vectors[1])  # three points are in a plane
+    assert np.linalg.norm(display.points[0] - display.points[1]) == pytest.approx(
+        distance
+    )
+    assert display.explained.sum() == pytest.approx(1)
+    assert len(EmbeddingDisplay.from_estimator(search, "size_embedding").levels) == 4
+    with pytest.raises(ValueError, match="no embedding of 'rooms'; there is 'town'"):
+        EmbeddingDisplay.from_estimator(search, "rooms")
+
+
+def test_without_matplotlib(model, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"pip install matplotlib"):
+        TrainingCurveDisplay.from_estimator(model)
+
+
+def test_scikit_learn_looks_at_raw_tables(model, table):
+    X, y = table
+    found = permutation_importance(model, X[:100], y[:100], n_repeats=2, random_state=0)
+    assert X.columns[found.importances_mean.argmax()] == "rooms"
+    assert (
+        CalibrationDisplay.from_estimator(model, X, y, pos_label="dear").prob_true[0]
+        < 0.5
+    )
+    shown = PartialDependenceDisplay.from_estimator(
+        make_pipeline(FunctionTransformer(), model),
+        X.astype({"rooms": float}),
+        ["rooms"],
+    )
+    assert (np.diff(shown.pd_results[0]["average"][0]) > 0).all()
+
+
+def test_shap_takes_codes_of_raw_tables(table):
+    shap = pytest.importorskip("shap")
+    X = table[0].drop(columns="built")[:60]
+    model = LinearClassifier(max_iter=3, random_state=0).fit(X, table[1][:60])
+    # It computes with cells: they become numbers, and back before a prediction.
+    codes = OrdinalEncoder().fit(X)
+
+    def predict(Z):
+        cells = pd.DataFrame(codes.inverse_transform(Z), columns=X.columns)
+        return model.predict_proba(cells.astype(X.dtypes))[:, 1]
+
+    found = shap.Explainer(predict, codes.transform(X))(codes.transform(X[:2]))
+    total = found.values.sum(axis=1) + found.base_values
+    np.testing.assert_allclose(total, model.predict_proba(X[:2])[:, 1], atol=1e-4)
