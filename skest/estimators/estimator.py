@@ -36,7 +36,7 @@ from skest.engine.prediction import (
     new_prediction_model,
     run_prediction,
 )
-from skest.engine.replica import Replica, is_alone
+from skest.engine.replica import LONE, Replica, is_alone
 from skest.engine.training import TrainingOrder, run_training, train_part
 from skest.export.checkpoint_export import check_format, check_unused, export_checkpoint
 from skest.export.spec_export import exported_spec, known_features
@@ -492,7 +492,7 @@ class Estimator(CheckpointHolder):
         self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
     ) -> Replica:
         if is_alone(self._config):
-            return Replica()
+            return LONE.get()()
         from skest.distributed.replicas import replica_for
 
         return replica_for(

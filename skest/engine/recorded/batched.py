@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded operations carried out for several members at once, along a leading axis.
+
+The numbers of each member are those that the operation gives for it alone, bit for bit:
+elementwise operations and reductions go through each member in the same order, and
+products of matrices round in the same way where matrices begin at the same alignment, as
+those of `BLAS`_ do. What has no rule here is done for one member after the other.
+
+.. _BLAS: https://www.netlib.org/blas/
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from skest.engine.recorded.recording import Call, Value, map_leaves
+
+_aten = torch.ops.aten
+_ALIGNMENT = 64  # bytes: a cache line, at which the allocator of torch begins
+
+# As they are, on tensors with one more dimension in front.
+_SAME = {
+    _aten.alias.default,
+    _aten.binary_cross_entropy_with_logits.default,
+    _aten.clone.default,
+    _aten.detach.default,
+    _aten.full_like.default,
+    _aten.ones_like.default,
+    _aten.view.dtype,
+    _aten.zeros_like.default,
+}
+# Those with a dimension, or several, at a position of their arguments.
+_WITH_DIMS: Mapping[Any, tuple[int, ...]] = MappingProxyType(
+    {
+        _aten._log_softmax.default: (1,),
+        _aten._log_softmax_backward_data.default: (2,),
+        _aten._softmax.default: (1,),
+        _aten._softmax_backward_data.default: (2,),
+        _aten.cat.default: (1,),
+        _aten.mean.dim: (1,),
+        _aten.permute.default: (1,),
+        _aten.select.int: (1,),
+        _aten.slice.Tensor: (1,),
+        _aten.split.Tensor: (2,),
+        _aten.split_with_sizes.default: (2,),
+        _aten.squeeze.dim: (1,),
+        _aten.sum.dim_IntList: (1,),
+        _aten.transpose.int: (1, 2),
+        _aten.unbind.int: (1,),
+        _aten.unsqueeze.default: (1,),
+    }
+)
+# Without the argument, they have the first dimension.
+_FIRST_BY_DEFAULT = {_aten.cat.default, _aten.slice.Tensor, _aten.unbind.int}
+_SHAPED = {
+    _aten._unsafe_view.default: _aten._unsafe_view.default,
+    _aten.view.default: _aten.view.default,
+}
+# Memory of which nobody reads what was in it is each member's own.
+_UNSET = {
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+}
+
+
+class Batched:
+    """Carries out recorded calls for several members.
+
+    Parameters
+    ----------
+    n_members : int
+        How many there are.
+    known : dict of Value to Tensor
+        Stacked tensors, of shape (n_members, ...), for values that differ from member to
+        member. Other values are constants, the same for all.
+    generators : dict of int to list of Generator
+        By the id of a recorded generator, those of the members.
+    """
+
+    def __init__(
+        self,
+        n_members: int,
+        known: Mapping[Value, Tensor],
+        generators: Mapping[int, Sequence[torch.Generator]],
+    ) -> None:
+        self._n = n_members
+        self._stacked = dict(known)
+        self._shared: dict[Value, Tensor] = {}
+        self._generators = generators
+
+    def stacked(self, value: Value) -> Tensor:
+        """Return the tensor of all members for a value."""
+        if value in self._stacked:
+            return self._stacked[value]
+        shared = self._shared.get(value, value.tensor)
+        return shared.expand(self._n, *shared.shape)
+
+    def carry_out(self, call: Call) -> None:
+        """Carry out one call."""
+        differs = any(value in self._stacked for value in call.arguments)
+        generators = self._generators.get(id(call.kwargs.get("generator")))
+        if call.function in _UNSET:
+            like = call.returned.tensor
+            size = (self._n, *like.shape)
+            returned: Any = torch.empty(size, dtype=like.dtype, device=like.device)
+        elif not differs and generators is None:
+            args, kwargs = self._of_all((call.args, call.kwargs))
+            self._note(call.returned, call.function(*args, **kwargs), self._shared)
+            return
+        elif generators is not None:
+            returned = self._one_by_one(call, generators)
+        elif (rule := _RULES.get(call.function)) is not None:
+            returned = rule(*map_leaves(call.args, Value, self.stacked), **call.kwargs)
+        else:
+            returned = self._by_kind(call)
+        self._note(call.returned, returned, self._stacked)
+
+    def _by_kind(self, call: Call) -> Any:
+        """Carry out a call that has no rule of its own."""
+        function, args = call.function, list(call.args)
+        is_same = function in _SAME or function is _aten._to_copy.default
+        if is_same or torch.Tag.pointwise in function.tags or _is_copy(function):
+            rank = max(value.tensor.ndim for value in call.arguments)
+            args, kwargs = map_leaves(
+                (args, call.kwargs), Value, lambda v: self._of_rank(v, rank)
+            )
+            return function(*args, **kwargs)
+        if function in _WITH_DIMS:
+            return self._with_dims(call)
+        if function in _SHAPED:
+            source = self.stacked(call.args[0])
+            return source.reshape(self._n, *call.args[1])
+        if function is _aten.t.default:
+            return self.stacked(call.args[0]).transpose(1, 2)
+        if function in (_aten.sum.default, _aten.mean.default) and not call.kwargs:
+            # As if each were all numbers of a tensor: in the order of its memory.
+            numbers = self.stacked(call.args[0]).reshape(self._n, -1)
+            total = numbers.sum(1)
+            is_sum = function is _aten.sum.default
+            return total if is_sum else total / numbers.shape[1]
+        if function is _aten.expand.default:
+            size = call.args[1]
+            source = self._of_rank(call.args[0], len(size))
+            return source.expand(self._n, *size)
+        return self._one_by_one(call)
+
+    def _with_dims(self, call: Call) -> Any:
+        args, positions = list(call.args), _WITH_DIMS[call.function]
+        if len(args) <= min(positions):
+            if call.function not in _FIRST_BY_DEFAULT:
+                return self._one_by_one(call)
+            args += [0]
+        for position in positions:
+            args[position] = _shifted(args[position])
+        return call.function(
+            *map_leaves(args, Value, self.stacked),
+            **map_leaves(call.kwargs, Value, self.stacked),
+        )
+
+    def _one_by_one(
+        self, call: Call, generators: Sequence[torch.Generator] | None = None
+    ) -> Any:
+        """Carry out a call for one member after the other."""
+        own = [v for v in call.written if v not in self._stacked]
+        if own:
+            raise NotImplementedError("members write to one tensor")
+        found = []
+        for j in range(self._n):
+            args, kwargs = map_leaves(
+                (call.args, call.kwargs), Value, lambda v, j=j: self.stacked(v)[j]
+            )
+            if generators is not None:
+                kwargs = {**kwargs, "generator": generators[j]}
+            found.append(call.function(*args, **kwargs))
+        if call.written:  # in place: the argument is the result
+            (changed,) = call.written
+            return self.stacked(changed)
+        if isinstance(found[0], Tensor):
+            return torch.stack(found)
+        return tuple(torch.stack(part) for part in zip(*found, strict=True))
+
+    def _of_all(self, data: Any) -> Any:
+        return map_leaves(data, Value, lambda v: self._shared.get(v, v.tensor))
+
+    def _of_rank(self, value: Value, rank: int) -> Tensor:
+        """Return a tensor that goes with those of members of so many dimensions."""
+        if value not in self._stacked:
+            return self._shared.get(value, value.tensor)
+        tensor = self._stacked[value]
+        if value.tensor.ndim in (0, rank) and tensor.ndim - 1 == rank:
+            return tensor
+        missing = rank - value.tensor.ndim
+        return tensor.reshape(self._n, *[1] * missing, *tensor.shape[1:])
+
+    @staticmethod
+    def _note(returned: Any, found: Any, where: dict[Value, Tensor]) -> None:
+        if isinstance(returned, Value):
+            where[returned] = found
+            return
+        for value, tensor in zip(returned or (), found or (), strict=True):
+            if isinstance(value, Value):
+                where[value] = tensor
+
+
+def _is_copy(function: Any) -> bool:
+    return function in (_aten.copy_.default, _aten.fill_.Scalar, _aten.zero_.default)
+
+
+def _shifted(dims: Any) -> Any:
+    if isinstance(dims, list | tuple):
+        return [_shifted(dim) for dim in dims]
+    return dims + 1 if dims >= 0 else dims
+
+
+def aligned_empty(n_members: int, like: Tensor) -> Tensor:
+    """Return memory for a tensor of each member, which begins at a cache line."""
+    shape, stride = like.shape, like.stride()
+    per_line = max(1, _ALIGNMENT // like.element_size())
+    size = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    step = -(-size // per_line) * per_line
+    memory = torch.empty(n_members * step, dtype=like.dtype, device=like.device)
+    return memory.as_strided((n_members, *shape), (step, *stride))
+
+
+def _is_aligned(tensor: Tensor) -> bool:
+    size = tensor.element_size()
+    begin = tensor.storage_offset() * size
+    return begin % _ALIGNMENT == 0 and tensor.stride(0) * size % _ALIGNMENT == 0
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    """Return a tensor of which every member begins at a cache line."""
+    if _is_aligned(tensor):
+        return tensor
+    return aligned_empty(len(tensor), tensor[0]).copy_(tensor)
+
+
+def _mm(x: Tensor, y: Tensor) -> Tensor:
+    return _product(_aten.mm.out, torch.bmm, x, y)
+
+
+def _addmm(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    bias = bias.unsqueeze(1) if bias.ndim == 2 else bias
+    return _product(_aten.addmm.out, torch.baddbmm, x, y, bias)
+
+
+def _product(one: Any, several: Callable[..., Tensor], x: Tensor, y: Tensor, *bias: Tensor) -> Tensor:
+    x, y = _aligned(x), _aligned(y)
+    n, rows, columns = len(x), x.shape[1], y.shape[2]
+    is_vector = columns == 1  # which has a kernel of its own
+    if not is_vector and rows * columns * x.element_size() % _ALIGNMENT == 0:
+        return several(*bias, x, y)
+    out = aligned_empty(n, torch.empty((rows, columns), dtype=x.dtype, device=x.device))
+    if not is_vector:
+        return several(*bias, x, y, out=out)
+    for j in range(n):
+        one(*[b[j, 0] if b.shape[1] == 1 else b[j] for b in bias], x[j], y[j], out=out[j])
+    return out
+
+
+_RULES: Mapping[Any, Callable[..., Any]] = MappingProxyType(
+    {_aten.mm.default: _mm, _aten.addmm.default: _addmm}
+)
