@@ -112,6 +112,7 @@ _SUBPACKAGES = (
     "hooks",
     "inputs",
     "metrics",
+    "model_selection",
     "networks",
     "optimizers",
 )

@@ -35,6 +35,7 @@ LAYERS = [
     {"export"},
     {"estimators"},
     {"adapters"},
+    {"model_selection"},
     {"command_line"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}

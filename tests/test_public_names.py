@@ -14,7 +14,7 @@ MODULES = [
     "skest.distributed",
     *("skest.exceptions", "skest.export", "skest.feature_columns", "skest.heads"),
     *("skest.hooks", "skest.inputs", "skest.keys", "skest.losses", "skest.metrics"),
-    *("skest.networks", "skest.optimizers"),
+    *("skest.model_selection", "skest.networks", "skest.optimizers"),
 ]
 
 

@@ -11,17 +11,18 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextvars import copy_context
 from itertools import islice
 from typing import Any
 
 from torch import Tensor
 
-from skest.core.random import is_known_code
+from skest.core.random import draws_from_global_generator, is_known_code
 from skest.engine.loop import Step, train_step, trained_parameters
-from skest.engine.recorded.recording import NotRecordableError
-from skest.engine.recorded.stack import Batch, Member, Stack
+from skest.engine.recorded.recording import NotRecordableError, map_leaves
+from skest.engine.recorded.stack import Batch, Computation, Member, Stack
+from skest.engine.recorded.step import are_flat
 from skest.engine.replica import LONE, Replica
 from skest.hooks.base import EpochwiseHook, Hook, Run
 from skest.hooks.checkpoint import CheckpointSaverHook
@@ -56,6 +57,7 @@ class Crew:
         self._deadline = deadline
         self._idle = threading.Semaphore(0)
         self._questions: list[_Question] = []
+        self._computations: dict[Hashable, Computation] = {}
 
     def run(self, calls: Iterable[Callable[[], None]]) -> None:
         """Run calls to their ends; they raise nothing."""
@@ -85,7 +87,9 @@ class Crew:
         if self.stopped_by is not None:
             raise self.stopped_by
         if time.monotonic() > self._deadline:
-            raise TimeoutError("The time limit of fit_many was over before this was done.")
+            raise TimeoutError(
+                "The time limit of fit_many was over before this was done."
+            )
 
     def ask(self, member: Member, batches: Sequence[Batch]) -> Tensor:
         """Return the losses of steps, once the others are there.
@@ -95,7 +99,12 @@ class Crew:
         NotRecordableError
             If the steps are not taken, because they cannot be so.
         """
-        question = _Question(member, batches)
+        own = self._computations
+        for batch in batches:
+            if (member.description, batch.kind) not in own:
+                own[member.description, batch.kind] = Computation(member, batch)
+        computations = {b.kind: own[member.description, b.kind] for b in batches}
+        question = _Question(member, batches, computations)
         self._questions.append(question)
         self._idle.release()
         question.is_answered.acquire()
@@ -104,10 +113,11 @@ class Crew:
         return question.answer
 
     def _answer(self, questions: Sequence["_Question"]) -> None:
-        by_stack: dict[Stack | None, list[_Question]] = defaultdict(list)
+        by_stack: dict[Stack, list[_Question]] = defaultdict(list)
+        unstacked: list[_Question] = []
         for question in questions:
-            by_stack[question.member.stack].append(question)
-        unstacked = by_stack.pop(None, [])
+            stack = question.member.stack
+            (unstacked if stack is None else by_stack[stack]).append(question)
         for stack, asking in by_stack.items():
             is_empty = 2 * len(asking) <= len(stack.members)
             if is_empty or len({question.kinds for question in asking}) > 1:
@@ -116,7 +126,7 @@ class Crew:
                 _train(stack, asking)
         alike: dict[Any, list[_Question]] = defaultdict(list)
         for question in unstacked:
-            alike[question.member.kind, question.kinds].append(question)
+            alike[question.operations].append(question)
         for asking in alike.values():
             most = _most_members(asking[0].member)
             for i in range(0, len(asking), most):
@@ -126,12 +136,25 @@ class Crew:
 class _Question:
     """A member of a stack, or to be, and the batches of the steps that it asks for."""
 
-    def __init__(self, member: Member, batches: Sequence[Batch]) -> None:
+    def __init__(
+        self,
+        member: Member,
+        batches: Sequence[Batch],
+        computations: dict[Hashable, Computation],
+    ) -> None:
         self.member = member
         self.batches = batches
+        self.computations = computations
         self.kinds = tuple(batch.kind for batch in batches)
         self.answer: Any = None
         self.is_answered = threading.Semaphore(0)
+
+    @property
+    def operations(self) -> Hashable:
+        """What is the same for those who may be in one stack."""
+        shapes = [(t.shape, t.stride(), t.dtype) for t in self.member.tensors]
+        texts = [computation.text for computation in self.computations.values()]
+        return self.kinds, tuple(shapes), tuple(texts)
 
 
 def _train(stack: Stack | None, asking: Sequence[_Question]) -> None:
@@ -142,7 +165,8 @@ def _train(stack: Stack | None, asking: Sequence[_Question]) -> None:
             stack = Stack([*by_member])
         # Who has left is given the batches of another one.
         answering = [by_member.get(member, asking[0]) for member in stack.members]
-        losses = stack.train([question.batches for question in answering])
+        batches = [question.batches for question in answering]
+        losses = stack.train(batches, asking[0].computations)
     except Exception as error:
         for question in asking:
             question.answer = error
@@ -164,6 +188,8 @@ class _Trainee(Replica):
         self._losses: Iterator[Tensor] = iter(())
         self._spec: EstimatorSpec | None = None
         self._n_steps = 0
+        self._fitting = 0  # batches that a piece may have
+        self._kinds: dict[int, Hashable] = {}
 
     def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
         """Return what takes the losses of steps that were taken together."""
@@ -172,9 +198,15 @@ class _Trainee(Replica):
         return step
 
     def _join(
-        self, spec: EstimatorSpec, hooks: Sequence[Hook], n_steps: int | None
+        self,
+        spec: EstimatorSpec,
+        hooks: Sequence[Hook],
+        n_steps: int | None,
+        with_update: bool,
     ) -> Step | None:
         reason = _reason_to_be_alone(spec, hooks, n_steps)
+        if reason is None and not with_update:
+            reason = "its rates or updates may change in other ways than by the step"
         if reason is not None:
             _logger.info("A member of fit_many is trained alone: %s.", reason)
             return None
@@ -201,17 +233,30 @@ class _Trainee(Replica):
                 yield batch
             return
         member = None
-        while piece := [Batch.of(*b) for b in islice(batches, self._length(run))]:
+        while piece := list(islice(batches, self._length(run))):
             self._crew.check()
             if self._spec is not None:
                 try:
                     member = member or Member(self._spec)
-                    self._losses = iter(self._crew.ask(member, piece))
+                    apart = [self._apart(*batch) for batch in piece]
+                    self._losses = iter(self._crew.ask(member, apart))
                 except NotRecordableError as error:
                     _logger.info("A member of fit_many is trained alone: %s.", error)
                     self._spec, self._alone = None, self._make()
-            for batch in piece:
-                yield batch.features, batch.labels
+            yield from piece
+
+    def _apart(self, features: Any, labels: Any) -> Batch:
+        """Take a batch apart; those of a table differ in their number of rows only."""
+        if self._kinds and len(labels) in self._kinds:
+            tensors = [*features.values(), labels]
+            return Batch(features, labels, tensors, self._kinds[len(labels)])
+        try:
+            batch = Batch.of(features, labels)
+        except TypeError as error:
+            raise NotRecordableError(str(error)) from error
+        if are_flat(features, labels, batch.tensors):
+            self._kinds[len(labels)] = batch.kind
+        return batch
 
     def _length(self, run: Run) -> int:
         """Return for how many steps nobody looks at the model in between."""
@@ -219,9 +264,11 @@ class _Trainee(Replica):
         if table is None or per_epoch is None or run.batch is None:
             return 1
         to_epoch = per_epoch - (table.n_skipped + run.n_taken) % per_epoch
-        tensors = Batch.of(*run.batch).tensors
-        fit = _PIECE_BYTES // max(1, sum(tensor.nbytes for tensor in tensors))
-        return max(1, min(to_epoch, self._n_steps - run.n_taken, fit))
+        if not self._fitting:
+            sizes: list[int] = []
+            map_leaves(run.batch, Tensor, lambda tensor: sizes.append(tensor.nbytes))
+            self._fitting = max(1, _PIECE_BYTES // max(1, sum(sizes)))
+        return max(1, min(to_epoch, self._n_steps - run.n_taken, self._fitting))
 
 
 def _reason_to_be_alone(
@@ -232,6 +279,9 @@ def _reason_to_be_alone(
         return "its rows are no table"
     if any(p.device.type != "cpu" for p in trained_parameters(spec)):
         return "it is on a GPU"
+    network: Any = spec.network
+    if draws_from_global_generator(network, spec.loss, *spec.optimizers):
+        return "its code may draw from the global generator of PyTorch"
     for hook in hooks:
         if not _looks_at_epochs(hook):
             return f"{type(hook).__name__} may look at it after every step"

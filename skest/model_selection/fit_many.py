@@ -18,6 +18,7 @@ from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing
 
+from skest.core.checks import check_integer
 from skest.core.resources import IntraOpThreads
 from skest.engine.crew import Crew
 
@@ -98,6 +99,9 @@ def fit_many(
             f"'rows' must have an entry for each of the {len(estimators)} estimators; "
             f"got {len(rows)}."
         )
+    for name, value in (("n_threads", n_threads), ("max_members", max_members)):
+        if value is not None:
+            check_integer(value, name, "fit_many", minimum=1)
     n_threads = min(n_threads or os.cpu_count() or 1, max(1, len(estimators)))
     table = _Table(X, y, sample_weight, rows or [None] * len(estimators))
     at_once = max(1, (max_members or table.most_members()) // n_threads)
@@ -186,7 +190,9 @@ class _Table:
         columns = self._data[0]
         columns = columns.values() if isinstance(columns, Mapping) else [columns]
         n_bytes = sum(_n_bytes(column) for column in columns)
-        return max(1, min(_MOST_MEMBERS, int(_free_memory() / 2 / (4 * n_bytes + 2**22))))
+        return max(
+            1, min(_MOST_MEMBERS, int(_free_memory() / 2 / (4 * n_bytes + 2**22)))
+        )
 
 
 def _n_bytes(data: Any) -> int:

@@ -10,13 +10,14 @@ those of `BLAS`_ do. What has no rule here is done for one member after the othe
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from skest.engine.recorded.recording import Call, Value, map_leaves
+from skest.engine.recorded.recording import Call, NotRecordableError, Value, map_leaves
 
 _aten = torch.ops.aten
 _ALIGNMENT = 64  # bytes: a cache line, at which the allocator of torch begins
@@ -78,20 +79,26 @@ class Batched:
     known : dict of Value to Tensor
         Stacked tensors, of shape (n_members, ...), for values that differ from member to
         member. Other values are constants, the same for all.
-    generators : dict of int to list of Generator
-        By the id of a recorded generator, those of the members.
+    recorded : sequence of torch.Generator
+        Those that the recorded calls draw from.
+    generators : sequence of sequence of torch.Generator
+        Of each member those in their places.
     """
 
     def __init__(
         self,
         n_members: int,
         known: Mapping[Value, Tensor],
-        generators: Mapping[int, Sequence[torch.Generator]],
+        recorded: Sequence[torch.Generator],
+        generators: Sequence[Sequence[torch.Generator]],
     ) -> None:
         self._n = n_members
         self._stacked = dict(known)
         self._shared: dict[Value, Tensor] = {}
-        self._generators = generators
+        self._apart: dict[Value, list[Tensor]] = {}  # sparse gradients of tables
+        # Recorded is another object of Python for the same generator.
+        of_each = zip(recorded, zip(*generators, strict=True), strict=True)
+        self._generators = {one._cdata: own for one, own in of_each}  # type: ignore[attr-defined]
 
     def stacked(self, value: Value) -> Tensor:
         """Return the tensor of all members for a value."""
@@ -100,10 +107,19 @@ class Batched:
         shared = self._shared.get(value, value.tensor)
         return shared.expand(self._n, *shared.shape)
 
+    def of_member(self, value: Value, j: int) -> Tensor:
+        """Return the tensor of one member for a value."""
+        if value in self._apart:
+            return self._apart[value][j]
+        if value in self._stacked:
+            return self._stacked[value][j]
+        return self._shared.get(value, value.tensor)
+
     def carry_out(self, call: Call) -> None:
         """Carry out one call."""
-        differs = any(value in self._stacked for value in call.arguments)
-        generators = self._generators.get(id(call.kwargs.get("generator")))
+        is_apart = not self._apart.keys().isdisjoint(call.arguments)
+        differs = is_apart or not self._stacked.keys().isdisjoint(call.arguments)
+        generators = self._generators_of(call)
         if call.function in _UNSET:
             like = call.returned.tensor
             size = (self._n, *like.shape)
@@ -112,13 +128,24 @@ class Batched:
             args, kwargs = self._of_all((call.args, call.kwargs))
             self._note(call.returned, call.function(*args, **kwargs), self._shared)
             return
-        elif generators is not None:
+        elif generators is not None or is_apart:
             returned = self._one_by_one(call, generators)
         elif (rule := _RULES.get(call.function)) is not None:
             returned = rule(*map_leaves(call.args, Value, self.stacked), **call.kwargs)
         else:
             returned = self._by_kind(call)
-        self._note(call.returned, returned, self._stacked)
+        if isinstance(returned, list) and isinstance(call.returned, Value):
+            self._apart[call.returned] = returned
+        else:
+            self._note(call.returned, returned, self._stacked)
+
+    def _generators_of(self, call: Call) -> Sequence[torch.Generator] | None:
+        generator: Any = call.kwargs.get("generator")
+        if generator is not None and generator._cdata in self._generators:
+            return self._generators[generator._cdata]
+        if call.is_random:
+            raise NotRecordableError("its members draw from one generator")
+        return None
 
     def _by_kind(self, call: Call) -> Any:
         """Carry out a call that has no rule of its own."""
@@ -166,22 +193,22 @@ class Batched:
         self, call: Call, generators: Sequence[torch.Generator] | None = None
     ) -> Any:
         """Carry out a call for one member after the other."""
-        own = [v for v in call.written if v not in self._stacked]
-        if own:
-            raise NotImplementedError("members write to one tensor")
+        known = self._stacked.keys() | self._apart.keys()
+        if not known.issuperset(call.written):
+            raise NotRecordableError("its members write to one tensor")
         found = []
         for j in range(self._n):
-            args, kwargs = map_leaves(
-                (call.args, call.kwargs), Value, lambda v, j=j: self.stacked(v)[j]
-            )
+            own = partial(self.of_member, j=j)
+            args, kwargs = map_leaves((call.args, call.kwargs), Value, own)
             if generators is not None:
                 kwargs = {**kwargs, "generator": generators[j]}
             found.append(call.function(*args, **kwargs))
+        first = found[0]
         if call.written:  # in place: the argument is the result
             (changed,) = call.written
-            return self.stacked(changed)
-        if isinstance(found[0], Tensor):
-            return torch.stack(found)
+            return self._apart.get(changed) or self._stacked[changed]
+        if isinstance(first, Tensor):
+            return torch.stack(found) if first.layout == torch.strided else found
         return tuple(torch.stack(part) for part in zip(*found, strict=True))
 
     def _of_all(self, data: Any) -> Any:
@@ -249,7 +276,9 @@ def _addmm(bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return _product(_aten.addmm.out, torch.baddbmm, x, y, bias)
 
 
-def _product(one: Any, several: Callable[..., Tensor], x: Tensor, y: Tensor, *bias: Tensor) -> Tensor:
+def _product(
+    one: Any, several: Callable[..., Tensor], x: Tensor, y: Tensor, *bias: Tensor
+) -> Tensor:
     x, y = _aligned(x), _aligned(y)
     n, rows, columns = len(x), x.shape[1], y.shape[2]
     is_vector = columns == 1  # which has a kernel of its own
@@ -259,7 +288,12 @@ def _product(one: Any, several: Callable[..., Tensor], x: Tensor, y: Tensor, *bi
     if not is_vector:
         return several(*bias, x, y, out=out)
     for j in range(n):
-        one(*[b[j, 0] if b.shape[1] == 1 else b[j] for b in bias], x[j], y[j], out=out[j])
+        one(
+            *[b[j, 0] if b.shape[1] == 1 else b[j] for b in bias],
+            x[j],
+            y[j],
+            out=out[j],
+        )
     return out
 
 

@@ -70,8 +70,8 @@ def make_step(
     halves : Halves, default=LOCAL
         The eager step.
     recorded : callable, default=None
-        ``recorded(spec, hooks, n_steps)`` returns another way to take steps that can be
-        recorded together with their updates, or None.
+        ``recorded(spec, hooks, n_steps, with_update)`` returns another way to take steps
+        that can be recorded, perhaps with their updates; or None.
 
     Returns
     -------
@@ -91,8 +91,8 @@ def make_step(
         report(f"Training steps are taken eagerly: {reason}.")
         return eager
     with_update = _is_update_fixed(spec, hooks, halves)
-    if recorded is not None and with_update:
-        other = recorded(spec, hooks, n_steps)
+    if recorded is not None:
+        other = recorded(spec, hooks, n_steps, with_update)
         if other is not None:
             return other
     # What a step needs from servers may be known from the third one on only.

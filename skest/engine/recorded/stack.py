@@ -4,7 +4,7 @@
 import io
 import logging
 import pickle
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -20,7 +20,6 @@ from skest.engine.loop import (
 from skest.engine.recorded.batched import Batched, aligned_empty
 from skest.engine.recorded.program import Program
 from skest.engine.recorded.recording import (
-    Call,
     NotRecordableError,
     Recorder,
     Value,
@@ -66,26 +65,26 @@ class Member:
 
     Attributes
     ----------
-    kind : bytes
-        Equal for models whose losses and gradients are the same operations on tensors.
+    description : bytes
+        What it is made of, but for the numbers in its tensors.
     tensors : list of Tensor
-        Those of the network and of the loss, in the same order for equal kinds.
+        Those of the network and of the loss.
     generators : list of torch.Generator
-        What they draw from, likewise.
+        What they draw from.
     stack : Stack or None
         What it is trained in.
 
     Raises
     ------
     NotRecordableError
-        If what the model consists of cannot be told.
+        If what the model is made of cannot be told.
     """
 
     def __init__(self, spec: EstimatorSpec) -> None:
         self.spec = spec
         self.stack: Stack | None = None
         described = _Described(spec)
-        self.kind, self.tensors = described.text, described.tensors
+        self.description, self.tensors = described.text, described.tensors
         self.generators = described.generators
 
     def rates(self, n_steps: int) -> list[list[float]]:
@@ -112,23 +111,119 @@ class _Described(pickle.Pickler):
             raise NotRecordableError(f"a part of it cannot be told: {error}") from error
         self.text = buffer.getvalue()
 
-    def persistent_id(self, part: Any) -> Hashable:
+    def reducer_override(self, part: Any) -> Any:
         """Return what counts of a tensor; functions are what they are."""
         if isinstance(part, Tensor):
             self._note(part, self.tensors)
-            kind = tuple(part.shape), part.stride(), str(part.dtype), part.requires_grad
-            return self._ids[id(part)], kind
+            kind = part.shape, part.stride(), str(part.dtype), part.requires_grad
+            return str, (f"{self._ids[id(part)]} {kind}",)
         if isinstance(part, torch.Generator):
             self._note(part, self.generators)
-            return self._ids[id(part)]
+            return str, (f"{self._ids[id(part)]}",)
         if isinstance(part, FunctionType | BuiltinFunctionType):
-            return "function", id(part)
-        return None
+            return str, (f"{id(part)}",)
+        return NotImplemented
 
     def _note(self, part: Any, parts: list[Any]) -> None:
         if id(part) not in self._ids:
             self._ids[id(part)] = len(self._ids)
             parts.append(part)
+
+
+class Computation:
+    """Loss and gradients of a model for batches of one kind, as they were recorded.
+
+    Parameters
+    ----------
+    member : Member
+        The model; it is left as it was.
+    batch : Batch
+        One of the kind.
+
+    Attributes
+    ----------
+    text : hashable
+        The operations and their numbers. Where it is equal, models do the same with
+        their `tensors` and `generators`, each in its place.
+    calls : list of Call
+        The operations.
+    inputs : list of Value
+        The tensors of the batch.
+    loss : Value
+        The loss.
+    gradients : dict of int to Value
+        By the positions of parameters among the tensors of a member.
+    constants : dict of Value to int
+        The positions of other tensors of it.
+    generators : list of torch.Generator
+        Those that it draws from.
+
+    Raises
+    ------
+    NotRecordableError
+        If it cannot be repeated.
+    """
+
+    def __init__(self, member: Member, batch: Batch) -> None:
+        recorder, undo = Recorder(batch.tensors), undo_of(member.spec, is_alone=False)
+        with recorder:
+            loss = compute_gradients(member.spec, batch.features, batch.labels)
+        undo()
+        if recorder.recording.obstacle is not None:
+            raise NotRecordableError(recorder.recording.obstacle)
+        self.calls, self.inputs = recorder.recording.calls, recorder.recording.inputs
+        self.loss = recorder.value_of(loss)
+        trained = trained_parameters(member.spec)
+        self.gradients = {
+            position: recorder.value_of(tensor.grad)
+            for position, tensor in enumerate(member.tensors)
+            if tensor in trained and tensor.grad is not None
+        }
+        for position in self.gradients:
+            member.tensors[position].grad = None
+        self.constants: dict[Value, int] = {}
+        self._places = {_place(t): i for i, t in enumerate(member.tensors)}
+        self.generators = member.generators
+        self._names: dict[Value, Hashable] = {}
+        for position, value in enumerate(self.inputs):
+            self._names[value] = "input", position
+        self.text = (
+            self._text(
+                [(c.function, c.args, c.kwargs, c.returned) for c in self.calls]
+            ),
+            self._text([self.loss, *self.gradients.values()]),
+            *self.gradients,
+        )
+
+    def _text(self, data: Any) -> Hashable:
+        if isinstance(data, Value):
+            if data not in self._names:
+                self._names[data] = self._name(data), len(self._names)
+            return self._names[data]
+        if isinstance(data, dict):
+            return self._text([*data.items()])
+        if isinstance(data, list | tuple):
+            return tuple([self._text(item) for item in data])
+        if isinstance(data, torch.Generator):
+            return [g._cdata for g in self.generators].index(data._cdata)  # type: ignore[attr-defined]
+        return data if callable(data) else (type(data), repr(data))
+
+    def _name(self, value: Value) -> Hashable:
+        tensor = value.tensor
+        kind = value.kind, tensor.shape, tensor.dtype
+        if value.kind != "constant":
+            return kind
+        if _place(tensor) in self._places:
+            self.constants[value] = self._places[_place(tensor)]
+            return "constant", self.constants[value]
+        # Made of numbers of Python, which may be those of one model only.
+        return kind, tensor.detach().numpy().tobytes()
+
+
+def _place(tensor: Tensor) -> Hashable:
+    if tensor.layout != torch.strided:
+        return id(tensor)
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 class Stack:
@@ -141,8 +236,8 @@ class Stack:
     Parameters
     ----------
     members : sequence of Member
-        Of one kind. One that is trained no more, or in another stack, leaves memory and
-        time to be wasted, until the others leave as well.
+        Their computations have equal texts. One that is trained no more, or in another
+        stack, leaves memory and time to be wasted, until the others leave as well.
     """
 
     def __init__(self, members: Sequence[Member]) -> None:
@@ -175,30 +270,30 @@ class Stack:
             group["lr"] = place.copy_(group["lr"])
         self._steps: dict[Hashable, _StackedStep] = {}
 
-    def train(self, batches: Sequence[Sequence[Batch]]) -> Tensor:
+    def train(
+        self,
+        batches: Sequence[Sequence[Batch]],
+        computations: Mapping[Hashable, Computation],
+    ) -> Tensor:
         """Take steps.
 
         Parameters
         ----------
         batches : sequence of sequence of Batch
             Of each member as many, of kinds that are equal from member to member.
+        computations : dict of hashable to Computation
+            That of a member for each kind.
 
         Returns
         -------
         Tensor of shape (n_members, n_steps)
             The losses, before each update.
-
-        Raises
-        ------
-        NotRecordableError
-            If they cannot be trained so; no step is taken then.
         """
-        for batch in batches[0]:
-            if batch.kind not in self._steps:
-                step = _StackedStep(self.members, self._stacked, batch)
-                self._steps[batch.kind] = step
+        for kind in {batch.kind for batch in batches[0]} - self._steps.keys():
+            of_kind = computations[kind]
+            self._steps[kind] = _StackedStep(self.members, self._stacked, of_kind)
         rates = [rates for m in self.members for rates in m.rates(len(batches[0]))]
-        by_step = torch.tensor(rates, dtype=torch.float64).T
+        by_step = torch.tensor([*zip(*rates, strict=True)], dtype=torch.float64)
         losses = []
         for position, of_all in enumerate(zip(*batches, strict=True)):
             if rates:
@@ -216,34 +311,23 @@ class _StackedStep:
         Of the stack.
     stacked : sequence of Tensor
         What their tensors are parts of.
-    batch : Batch
-        One of the first member.
+    computation : Computation
+        That of a member.
     """
 
     def __init__(
-        self, members: Sequence[Member], stacked: Sequence[Tensor], batch: Batch
+        self,
+        members: Sequence[Member],
+        stacked: Sequence[Tensor],
+        computation: Computation,
     ) -> None:
         self._members = members
-        spec = members[0].spec
-        recorder, undo = Recorder(batch.tensors), undo_of(spec)
-        with recorder:
-            loss = compute_gradients(spec, batch.features, batch.labels)
-        undo()
-        recording = recorder.recording
-        results = [value for call in recording.calls for value in call.results]
-        if recording.obstacle is not None:
-            raise NotRecordableError(recording.obstacle)
-        if any(value.tensor.layout != torch.strided for value in results):
-            raise NotRecordableError("gradients of its tables are sparse")
-        self._calls = recording.calls
-        self._loss = recorder.value_of(loss)
-        self._gradients = [
-            None if p.grad is None else recorder.value_of(p.grad)
-            for p in trained_parameters(spec)
-        ]
-        self._inputs = [aligned_empty(len(members), t) for t in batch.tensors]
-        self._known = _constants(recording.calls, stacked)
-        self._known |= dict(zip(recording.inputs, self._inputs, strict=True))
+        self._computation = computation
+        inputs = [value.tensor for value in computation.inputs]
+        self._inputs = [aligned_empty(len(members), tensor) for tensor in inputs]
+        self._known = dict(zip(computation.inputs, self._inputs, strict=True))
+        for value, position in computation.constants.items():
+            self._known[value] = stacked[position]
         self._program: Program | None = None
         self._is_one_by_one = False
 
@@ -255,56 +339,49 @@ class _StackedStep:
         for place, tensors in zip(self._inputs, of_all, strict=True):
             torch.stack(tensors, out=place)
         if self._program is None:
-            undo = [undo_of(member.spec) for member in self._members]
+            undo = [undo_of(member.spec, is_alone=False) for member in self._members]
             try:
                 return self._recorded()
             except Exception as error:  # before any update
                 for each in undo:
                     each()
                 self._is_one_by_one = True
-                _logger.info("%s", error)
+                _logger.info("Members are trained one after the other: %s.", error)
                 return self._one_by_one(batches)
         returned = self._program()
         if self._program.places:
-            self._update(returned)
+            self._update(returned, self._program.places)
         return returned[0]
 
     def _one_by_one(self, batches: Sequence[Batch]) -> Tensor:
         pairs = zip(self._members, batches, strict=True)
         return torch.stack([train_step(m.spec, b.features, b.labels) for m, b in pairs])
 
-    def _update(self, returned: tuple[Tensor, ...]) -> None:
-        """Let every optimizer take its step, where that cannot be recorded."""
-        places = [returned[p] if isinstance(p, int) else p for p in self._program.places]
-        left = iter(places)
-        self._set_gradients([None if v is None else next(left) for v in self._gradients])
-        for member in self._members:
-            apply_gradients(member.spec)
-
     @torch.no_grad()
     def _recorded(self) -> Tensor:
         """Take the step, and record it."""
         specs = [member.spec for member in self._members]
-        of_all = [member.generators for member in self._members]
-        of_first = {id(of_each[0]): of_each for of_each in zip(*of_all, strict=True)}
-        batched = Batched(len(specs), self._known, of_first)
+        computation = self._computation
+        recorded_of = computation.generators
+        generators = [member.generators for member in self._members]
+        batched = Batched(len(specs), self._known, recorded_of, generators)
         recorder = Recorder(())
         with recorder:
-            for call in self._calls:
+            for call in computation.calls:
                 batched.carry_out(call)
-            losses = batched.stacked(self._loss)
+            losses = batched.stacked(computation.loss)
             gradients = [
-                None if value is None else batched.stacked(value)
-                for value in self._gradients
+                batched.of_member(value, j)
+                for j in range(len(specs))
+                for value in computation.gradients.values()
             ]
-            self._set_gradients(gradients)
-        recording = recorder.recording
-        n_calls = len(recording.calls)
+        recording, n_calls = recorder.recording, len(recorder.recording.calls)
+        self._set_gradients(gradients)
         are_recorded = [record_update(spec, recorder) for spec in specs]
-        kept = []
+        kept: list[Value] = []
         if not all(are_recorded):
             del recording.calls[n_calls:]
-            kept = [recorder.value_of(g) for g in gradients if g is not None]
+            kept = [recorder.value_of(gradient) for gradient in gradients]
         self._set_gradients([None] * len(gradients))
         calls = quicker_on_cpu(rewritten(recording.calls))
         storages = Storages(calls)
@@ -316,25 +393,14 @@ class _StackedStep:
         self._program = Program([], calls, [loss], kept, storages)
         return losses
 
+    def _update(self, returned: tuple[Tensor, ...], places: Sequence[Any]) -> None:
+        """Let every optimizer take its step, where that cannot be recorded."""
+        self._set_gradients([returned[p] if isinstance(p, int) else p for p in places])
+        for member in self._members:
+            apply_gradients(member.spec)
+
     def _set_gradients(self, gradients: Sequence[Tensor | None]) -> None:
-        for j, member in enumerate(self._members):
-            trained = trained_parameters(member.spec)
-            for parameter, stacked in zip(trained, gradients, strict=True):
-                parameter.grad = None if stacked is None else stacked[j]
-
-
-def _constants(calls: Sequence[Call], stacked: Sequence[Tensor]) -> dict[Value, Tensor]:
-    """Return what the tensors of the first member are parts of, by their values."""
-    parts = {_place(tensor[0]): tensor for tensor in stacked}
-    memory = {*map(storage_of, stacked)}
-    found = {}
-    for value in (value for call in calls for value in call.arguments):
-        if value.kind == "constant" and storage_of(value.tensor) in memory:
-            if _place(value.tensor) not in parts:
-                raise NotRecordableError("a part of a tensor was seen before")
-            found[value] = parts[_place(value.tensor)]
-    return found
-
-
-def _place(tensor: Tensor) -> Hashable:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
+        left = iter(gradients)
+        for member in self._members:
+            for position in self._computation.gradients:
+                member.tensors[position].grad = next(left)

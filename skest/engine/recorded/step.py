@@ -150,7 +150,7 @@ class GraphStep:
             self._stay_eager(found)
             return loss
         self._replays[kind] = found
-        if self._may_count_rows and _are_flat(features, labels, tensors):
+        if self._may_count_rows and are_flat(features, labels, tensors):
             self._of_rows[len(labels)] = found
         return loss
 
@@ -320,20 +320,25 @@ def join_counters(optimizers: Iterable[Optimizer]) -> bool:
     return has_joined
 
 
-def _are_flat(features: Any, labels: Any, tensors: Sequence[Tensor]) -> bool:
+def are_flat(features: Any, labels: Any, tensors: Sequence[Tensor]) -> bool:
     """Tell whether a batch is a dictionary of features, and labels, in this order."""
     if type(features) is not dict or not isinstance(labels, Tensor):
         return False
     return [*map(id, (*features.values(), labels))] == [*map(id, tensors)]
 
 
-def undo_of(spec: EstimatorSpec) -> Callable[[], None]:
-    """Return what sets buffers and generators to their present states."""
+def undo_of(spec: EstimatorSpec, *, is_alone: bool = True) -> Callable[[], None]:
+    """Return what sets buffers and generators to their present states.
+
+    The global generator is one of them if it `is_alone`: other threads may use it.
+    """
     modules = [] if spec.network is None else list(spec.network.modules())
     buffers = [(b, b.clone()) for m in modules for b in m.buffers(recurse=False)]
     own = [getattr(module, "generator", None) for module in modules]
     generators = [g for g in own if isinstance(g, torch.Generator)]
-    states = [(g, g.get_state()) for g in (torch.default_generator, *generators)]
+    if is_alone:
+        generators.append(torch.default_generator)
+    states = [(generator, generator.get_state()) for generator in generators]
 
     def undo() -> None:
         with torch.no_grad():
