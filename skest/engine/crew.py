@@ -32,6 +32,7 @@ from skest.hooks.steps import StopAtStepHook
 from skest.spec import EstimatorSpec
 
 _PIECE_BYTES = 2**22  # of the batches of a training that are taken ahead
+_CACHED_BYTES = 2**21  # of a stack
 _logger = logging.getLogger("skest")
 
 
@@ -70,7 +71,11 @@ class Crew:
             questions, self._questions = self._questions, []
             if not questions:
                 return
-            self._answer(questions)
+            try:
+                self._answer(questions)
+            except Exception as error:  # or they would wait for ever
+                for question in questions:
+                    question.answer = error
             for question in questions:
                 question.is_answered.release()
                 self._idle.acquire()
@@ -177,7 +182,9 @@ def _train(stack: Stack | None, asking: Sequence[_Question]) -> None:
 
 
 def _most_members(member: Member) -> int:
-    return 16
+    """Return how many may be in a stack: more of large ones do not stay in a cache."""
+    n_bytes = sum(tensor.nbytes for tensor in member.tensors)
+    return min(32, max(4, _CACHED_BYTES // max(1, 4 * n_bytes)))  # gradients and slots
 
 
 class _Trainee(Replica):
