@@ -95,7 +95,7 @@ class Batched:
         self._n = n_members
         self._stacked = dict(known)
         self._shared: dict[Value, Tensor] = {}
-        self._apart: dict[Value, list[Tensor]] = {}  # sparse gradients of tables
+        self._apart: dict[Value, Sequence[Tensor]] = {}
         # Recorded is another object of Python for the same generator.
         of_each = zip(recorded, zip(*generators, strict=True), strict=True)
         self._generators = {one._cdata: own for one, own in of_each}  # type: ignore[attr-defined]
@@ -109,26 +109,26 @@ class Batched:
 
     def of_member(self, value: Value, j: int) -> Tensor:
         """Return the tensor of one member for a value."""
+        if value in self._stacked and value not in self._apart:
+            self._apart[value] = self._stacked[value].unbind()  # one call for all
         if value in self._apart:
             return self._apart[value][j]
-        if value in self._stacked:
-            return self._stacked[value][j]
         return self._shared.get(value, value.tensor)
 
     def carry_out(self, call: Call) -> None:
         """Carry out one call."""
-        is_apart = not self._apart.keys().isdisjoint(call.arguments)
-        differs = is_apart or not self._stacked.keys().isdisjoint(call.arguments)
+        own = [v for v in call.arguments if v in self._stacked or v in self._apart]
+        is_sparse = any(value not in self._stacked for value in own)
         generators = self._generators_of(call)
         if call.function in _UNSET:
             like = call.returned.tensor
             size = (self._n, *like.shape)
             returned: Any = torch.empty(size, dtype=like.dtype, device=like.device)
-        elif not differs and generators is None:
+        elif not own and generators is None:
             args, kwargs = self._of_all((call.args, call.kwargs))
             self._note(call.returned, call.function(*args, **kwargs), self._shared)
             return
-        elif generators is not None or is_apart:
+        elif generators is not None or is_sparse:
             returned = self._one_by_one(call, generators)
         elif (rule := _RULES.get(call.function)) is not None:
             returned = rule(*map_leaves(call.args, Value, self.stacked), **call.kwargs)
@@ -206,7 +206,7 @@ class Batched:
         first = found[0]
         if call.written:  # in place: the argument is the result
             (changed,) = call.written
-            return self._apart.get(changed) or self._stacked[changed]
+            return self._stacked.get(changed, self._apart.get(changed))
         if isinstance(first, Tensor):
             return torch.stack(found) if first.layout == torch.strided else found
         return tuple(torch.stack(part) for part in zip(*found, strict=True))
@@ -287,13 +287,10 @@ def _product(
     out = aligned_empty(n, torch.empty((rows, columns), dtype=x.dtype, device=x.device))
     if not is_vector:
         return several(*bias, x, y, out=out)
-    for j in range(n):
-        one(
-            *[b[j, 0] if b.shape[1] == 1 else b[j] for b in bias],
-            x[j],
-            y[j],
-            out=out[j],
-        )
+    rows_of = [b.squeeze(1) for b in bias]
+    apart = [tensor.unbind() for tensor in (*rows_of, x, y, out)]
+    for *given, place in zip(*apart, strict=True):
+        one(*given, out=place)
     return out
 
 
