@@ -66,7 +66,11 @@ class Crew:
         while True:
             while len(self._questions) < self._at_once and (call := next(left, None)):
                 work = copy_context().run
-                threading.Thread(target=work, args=(self._work, call)).start()
+                try:
+                    threading.Thread(target=work, args=(self._work, call)).start()
+                except RuntimeError as error:  # there are too many
+                    self.stopped_by = error
+                    break
                 self._idle.acquire()  # until it asks or ends
             questions, self._questions = self._questions, []
             if not questions:
@@ -149,6 +153,7 @@ class _Question:
     ) -> None:
         self.member = member
         self.batches = batches
+        self.rates = member.rates(len(batches))
         self.computations = computations
         self.kinds = tuple(batch.kind for batch in batches)
         self.answer: Any = None
@@ -171,7 +176,8 @@ def _train(stack: Stack | None, asking: Sequence[_Question]) -> None:
         # Who has left is given the batches of another one.
         answering = [by_member.get(member, asking[0]) for member in stack.members]
         batches = [question.batches for question in answering]
-        losses = stack.train(batches, asking[0].computations)
+        rates = {question.member: question.rates for question in asking}
+        losses = stack.train(batches, rates, asking[0].computations)
     except Exception as error:
         for question in asking:
             question.answer = error

@@ -58,7 +58,7 @@ def fit_many(
         Weights of all rows.
     on_error : {"raise", "return"}, default="raise"
         What becomes of an error: it is raised, or returned in the place of the estimator,
-        and the others are fitted.
+        and the others are fitted. So does Ctrl-C with what is not fitted by then.
     time_limit : float, seconds, default=None
         What is not fitted by then has a TimeoutError in its place, whatever `on_error` is.
     n_threads : int, default=None
@@ -103,18 +103,20 @@ def fit_many(
         if value is not None:
             check_integer(value, name, "fit_many", minimum=1)
     n_threads = min(n_threads or os.cpu_count() or 1, max(1, len(estimators)))
-    table = _Table(X, y, sample_weight, rows or [None] * len(estimators))
+    rows = [None] * len(estimators) if rows is None else rows
+    table = _Table(X, y, sample_weight, rows)
     at_once = max(1, (max_members or table.most_members()) // n_threads)
     deadline = time.monotonic() + (np.inf if time_limit is None else time_limit)
     crews = [Crew(at_once, deadline) for _ in range(n_threads)]
-    fitted: list[Any] = [clone(estimator) for estimator in estimators]
+    clones = [clone(estimator) for estimator in estimators]
+    fitted: list[Any] = [None] * len(clones)
     config = get_config()  # which every thread has for itself
 
     def fit(position: int, crew: Crew) -> None:
         try:
             crew.check()
             with config_context(**config), table.part(position) as part:
-                fitted[position].fit(*part)
+                fitted[position] = clones[position].fit(**part)
         except BaseException as error:
             fitted[position] = error
             if on_error == "raise" and not isinstance(error, TimeoutError):
@@ -125,27 +127,28 @@ def fit_many(
             crew.stopped_by = crew.stopped_by or error
 
     with IntraOpThreads.limited_to(1, wanted=1):
-        threads = [
-            Thread(
-                target=copy_context().run,
-                args=(
-                    crew.run,
-                    [partial(fit, j, crew) for j in range(i, len(fitted), n_threads)],
-                ),
-            )
-            for i, crew in enumerate(crews)
-        ]
-        for thread in threads:
-            thread.start()
+        threads = []
+        for i, crew in enumerate(crews):
+            fits = [partial(fit, j, crew) for j in range(i, len(fitted), n_threads)]
+            work = partial(copy_context().run, crew.run, fits)
+            threads.append(Thread(target=work))
         try:
+            for thread in threads:
+                thread.start()
             for thread in threads:
                 thread.join()
         except KeyboardInterrupt as error:
             stop(error)
             for thread in threads:
-                thread.join()
+                if thread.ident is not None:
+                    thread.join()
     if on_error == "raise" and crews[0].stopped_by is not None:
         raise crews[0].stopped_by
+    if any(result is None for result in fitted):
+        raise RuntimeError(
+            "fit_many has not come to its end, because no more threads can be started. "
+            f"Lower 'max_members', which is {at_once * n_threads}."
+        )
     return fitted
 
 
@@ -159,22 +162,24 @@ class _Table:
     """
 
     def __init__(self, X: Any, y: Any, sample_weight: Any, rows: Sequence[Any]) -> None:
-        self._data = (X, y) if sample_weight is None else (X, y, sample_weight)
+        self._data = {"X": X, "y": y}
+        if sample_weight is not None:
+            self._data["sample_weight"] = sample_weight
         self._rows = [None if r is None else np.asarray(r) for r in rows]
         self._keys = [None if r is None else _digest(r) for r in self._rows]
         self._n_left = Counter(self._keys)
-        self._parts: dict[Any, tuple[Any, ...]] = {}
+        self._parts: dict[Any, dict[str, Any]] = {}
         self._lock = Lock()
 
     @contextmanager
-    def part(self, position: int) -> Iterator[tuple[Any, ...]]:
+    def part(self, position: int) -> Iterator[dict[str, Any]]:
         """Return the rows of an estimator, which are kept while others need them."""
         rows, key = self._rows[position], self._keys[position]
         with self._lock:
             if key not in self._parts:
                 taken = self._data
                 if rows is not None:
-                    taken = tuple(_indexed(data, rows) for data in taken)
+                    taken = {k: _indexed(data, rows) for k, data in taken.items()}
                 self._parts[key] = taken
             part = self._parts[key]
         try:
@@ -187,7 +192,7 @@ class _Table:
 
     def most_members(self) -> int:
         """Return how many trainings the free memory has a place for."""
-        columns = self._data[0]
+        columns = self._data["X"]
         columns = columns.values() if isinstance(columns, Mapping) else [columns]
         n_bytes = sum(_n_bytes(column) for column in columns)
         return max(

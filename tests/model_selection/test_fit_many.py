@@ -2,6 +2,8 @@
 """Estimators that are fitted together are those that are fitted alone."""
 
 import logging
+import os
+import signal
 import threading
 import time
 import warnings
@@ -50,6 +52,11 @@ def candidates(estimator, **values):
     n = len(next(iter(values.values())))
     own = [{name: of[i] for name, of in values.items()} for i in range(n)]
     return [clone(estimator).set_params(**params) for params in own]
+
+
+def as_function(value):
+    """A rate for each step, which knows no more steps."""
+    return value.__getitem__ if isinstance(value, list) else value
 
 
 def lone_fits(estimators, X, y, rows, weight=None):
@@ -101,6 +108,13 @@ CASES = {
     "clipped": (DNN, {"clip_norm": [0.1, 1.0, None], "optimizer": ["momentum"] * 3}),
     "batch norm": (DNN, {**RATES, "batch_norm": [True] * 3}),
     "schedule": (DNN, {"learning_rate": [lambda step: 0.01 * 0.9**step, 0.01, 0.1]}),
+    "schedule of steps": (
+        DNN,
+        {
+            "learning_rate": [[0.01] * 12, [0.02] * 21, [0.1] * 21],
+            "max_steps": [11, None, None],
+        },
+    ),
     "members": (DNN, {**RATES, "n_members": [3] * 3, "dropout": [0.1] * 3}),
     "max_steps": (DNN, {"max_steps": [3, 7, None], "optimizer": ["adagrad"] * 3}),
     "activations": (DNN, {"activation": ["gelu", "tanh", "gelu"]}),
@@ -129,6 +143,7 @@ CASES = {
 def test_the_same_as_alone(table, case, caplog):
     X, y = table
     estimator, values = CASES[case]
+    values = {name: [as_function(v) for v in of] for name, of in values.items()}
     if hasattr(estimator, "predict_proba"):
         y = (y > 0).astype(int)
     check(candidates(estimator, **values), X, y, folds(len(X)), caplog)
@@ -208,10 +223,12 @@ def test_errors_are_returned_in_place_and_harm_no_others(table):
         clone(REGRESSOR).set_params(learning_rate=1e30, optimizer="sgd"),
         clone(REGRESSOR),
     ]
-    wrong, diverged, fitted = fit_many(estimators, X, y, on_error="return")
+    estimators.append(clone(REGRESSOR).set_params(learning_rate=lambda step: 7 - step))
+    wrong, diverged, fitted, ending = fit_many(estimators, X, y, on_error="return")
     assert isinstance(wrong, ValueError)
     assert "learning_rate" in str(wrong)
     assert isinstance(diverged, NanLossDuringTrainingError)
+    assert "step 8" in str(ending)
     assert_equal(fitted, lone_fits([REGRESSOR], X, y, [np.arange(len(y))])[0])
     with pytest.raises(ValueError, match="learning_rate"):
         fit_many(estimators, X, y)
@@ -226,6 +243,24 @@ def test_a_time_limit_leaves_what_is_done(table):
     assert time.monotonic() - start < 60  # and not for ever
     assert all(isinstance(error, TimeoutError) for error in found)
     assert threading.active_count() == before
+
+
+class CtrlC(Hook):
+    """Somebody presses Ctrl-C after the third step."""
+
+    def after_step(self, run, loss):
+        """Send the signal, which the main thread gets."""
+        if run.global_step == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_leaves_what_is_done(table):
+    long = clone(REGRESSOR).set_params(max_iter=10**6, n_iter_no_change=np.inf)
+    pressing = clone(long).set_params(hooks=[CtrlC()], execution="graph")
+    found = fit_many([pressing, long], *table, on_error="return")
+    assert all(isinstance(error, KeyboardInterrupt) for error in found)
+    with pytest.raises(KeyboardInterrupt):
+        fit_many([pressing, long], *table)
 
 
 @pytest.mark.parametrize(

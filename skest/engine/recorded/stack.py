@@ -5,6 +5,7 @@ import io
 import logging
 import pickle
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -87,12 +88,22 @@ class Member:
         self.description, self.tensors = described.text, described.tensors
         self.generators = described.generators
 
+    @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The parameter groups whose rates follow a schedule."""
+        schedulers = self.spec.lr_schedulers
+        return [group for s in schedulers for group in s.optimizer.param_groups]
+
     def rates(self, n_steps: int) -> list[list[float]]:
-        """Return the learning rates of the steps to come, for every scheduled group."""
+        """Return the rates of `groups` in each of the steps to come."""
+        schedulers: list[Any] = list(self.spec.lr_schedulers)
         return [
-            [rate_at(s.function, s.last_epoch + step) for step in range(n_steps)]  # type: ignore[attr-defined]
-            for s in self.spec.lr_schedulers
-            for _ in s.optimizer.param_groups
+            [
+                rate_at(s.function, s.last_epoch + step)
+                for s in schedulers
+                for _ in s.optimizer.param_groups
+            ]
+            for step in range(n_steps)
         ]
 
 
@@ -258,12 +269,7 @@ class Stack:
             for tensor, stacked in zip(member.tensors, self._stacked, strict=True):
                 tensor.data = stacked[j]
             member.stack = self
-        groups = [
-            group
-            for member in members
-            for scheduler in member.spec.lr_schedulers
-            for group in scheduler.optimizer.param_groups
-        ]
+        groups = [group for member in members for group in member.groups]
         # Only rates that are kept in tensors may change, which are of this type.
         self._rates = torch.zeros(len(groups), dtype=torch.float64)
         for group, place in zip(groups, self._rates, strict=True):
@@ -273,6 +279,7 @@ class Stack:
     def train(
         self,
         batches: Sequence[Sequence[Batch]],
+        rates: Mapping[Member, list[list[float]]],
         computations: Mapping[Hashable, Computation],
     ) -> Tensor:
         """Take steps.
@@ -281,6 +288,8 @@ class Stack:
         ----------
         batches : sequence of sequence of Batch
             Of each member as many, of kinds that are equal from member to member.
+        rates : dict of Member to list
+            See `Member.rates`; those who have left have none.
         computations : dict of hashable to Computation
             That of a member for each kind.
 
@@ -292,12 +301,15 @@ class Stack:
         for kind in {batch.kind for batch in batches[0]} - self._steps.keys():
             of_kind = computations[kind]
             self._steps[kind] = _StackedStep(self.members, self._stacked, of_kind)
-        rates = [rates for m in self.members for rates in m.rates(len(batches[0]))]
-        by_step = torch.tensor([*zip(*rates, strict=True)], dtype=torch.float64)
+        n_steps = len(batches[0])
+        of_each = [
+            rates.get(m) or [[0.0] * len(m.groups)] * n_steps for m in self.members
+        ]
+        by_step = [[*chain(*of_step)] for of_step in zip(*of_each, strict=True)]
+        rates_by_step = torch.tensor(by_step, dtype=torch.float64)
         losses = []
-        for position, of_all in enumerate(zip(*batches, strict=True)):
-            if rates:
-                self._rates.copy_(by_step[position])
+        for now, of_all in zip(rates_by_step, zip(*batches, strict=True), strict=True):
+            self._rates.copy_(now)
             losses.append(self._steps[of_all[0].kind](of_all))
         return torch.stack(losses, 1)
 
