@@ -30,7 +30,7 @@ from skest.model_selection import fit_many
 ALONE = "is trained alone"
 # Where a hidden layer is no multiple of a cache line, and neither is the last batch.
 PLAIN = {"batch_size": 32, "max_iter": 4, "learning_rate": 0.01, "random_state": 0}
-RATES = {"learning_rate": [0.01, 0.002, 0.05]}
+RATES = {"learning_rate": [0.01, 0.002]}
 DNN = DNNClassifier((9, 16), **PLAIN)
 REGRESSOR = DNNRegressor((9,), **PLAIN)
 
@@ -97,28 +97,28 @@ def check(estimators, X, y, rows, caplog, weight=None, **options):
 
 
 CASES = {
-    "adam, folds": (DNN, {**RATES, "optimizer": ["adam"] * 3}),
-    "auto": (DNN, {**RATES, "optimizer": ["auto"] * 3, "weight_decay": [0, 0.1, 0.01]}),
+    "adam, folds": (DNN, {**RATES, "optimizer": ["adam"] * 2}),
+    "auto": (DNN, {**RATES, "optimizer": ["auto"] * 2, "weight_decay": [0, 0.1]}),
     "optimizers": (DNN, {"optimizer": ["sgd", "rmsprop", "ftrl"]}),
     "not recorded": (
         DNN,
         {"optimizer": [torch.optim.NAdam, torch.optim.Adamax, "adam"]},
     ),
-    "dropout and seeds": (DNN, {"dropout": [0.3] * 3, "random_state": [1, 2, 3]}),
-    "clipped": (DNN, {"clip_norm": [0.1, 1.0, None], "optimizer": ["momentum"] * 3}),
-    "batch norm": (DNN, {**RATES, "batch_norm": [True] * 3}),
-    "schedule": (DNN, {"learning_rate": [lambda step: 0.01 * 0.9**step, 0.01, 0.1]}),
+    "dropout and seeds": (DNN, {"dropout": [0.3] * 2, "random_state": [1, 2]}),
+    "clipped": (DNN, {"clip_norm": [0.1, None], "optimizer": ["momentum"] * 2}),
+    "batch norm": (DNN, {**RATES, "batch_norm": [True] * 2}),
+    "schedule": (DNN, {"learning_rate": [lambda step: 0.01 * 0.9**step, 0.01]}),
     "schedule of steps": (
         DNN,
         {
-            "learning_rate": [[0.01] * 12, [0.02] * 21, [0.1] * 21],
-            "max_steps": [11, None, None],
+            "learning_rate": [[0.01] * 12, [0.02] * 21],
+            "max_steps": [11, None],
         },
     ),
-    "members": (DNN, {**RATES, "n_members": [3] * 3, "dropout": [0.1] * 3}),
+    "members": (DNN, {**RATES, "n_members": [3] * 2, "dropout": [0.1] * 2}),
     "max_steps": (DNN, {"max_steps": [3, 7, None], "optimizer": ["adagrad"] * 3}),
     "activations": (DNN, {"activation": ["gelu", "tanh", "gelu"]}),
-    "float64": (DNN, {**RATES, "dtype": ["float64"] * 3}),
+    "float64": (DNN, {**RATES, "dtype": ["float64"] * 2}),
     "stopping": (
         DNN,
         {
@@ -128,9 +128,9 @@ CASES = {
             "learning_rate": [0.05, 0.01, 0.3],
         },
     ),
-    "regression": (REGRESSOR, {"loss": ["squared_error", "huber", "squared_error"]}),
+    "regression": (REGRESSOR, {"loss": ["squared_error", "huber"]}),
     "linear": (LinearClassifier(**PLAIN), RATES),
-    "linear regression": (LinearRegressor(**PLAIN), {**RATES, "l2": [0.0, 0.1, 0.2]}),
+    "linear regression": (LinearRegressor(**PLAIN), {**RATES, "l2": [0.0, 0.1]}),
     "wide and deep": (
         DNNLinearCombinedRegressor((8,), batch_size=32, max_iter=3, random_state=0),
         {"dnn_learning_rate": RATES["learning_rate"]},
@@ -146,7 +146,8 @@ def test_the_same_as_alone(table, case, caplog):
     values = {name: [as_function(v) for v in of] for name, of in values.items()}
     if hasattr(estimator, "predict_proba"):
         y = (y > 0).astype(int)
-    check(candidates(estimator, **values), X, y, folds(len(X)), caplog)
+    estimators = candidates(estimator, **values)
+    check(estimators, X, y, folds(len(X))[: len(estimators)], caplog)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -154,7 +155,7 @@ def test_a_hundred_steps_of_several_classes_with_weights(table, caplog):
     X, y = table
     y = np.digitize(y, [-1, 1])
     weight = np.random.default_rng(0).uniform(0.5, 2, len(y))
-    estimators = candidates(DNN, learning_rate=[0.01, 0.02], max_iter=[25] * 2)
+    estimators = candidates(DNN, learning_rate=[0.01, 0.02], max_iter=[20] * 2)
     check(estimators, X, y, [np.arange(len(y))] * 2, caplog, weight, n_threads=1)
 
 
@@ -176,7 +177,7 @@ def test_a_mixed_table(caplog):
         }
     )
     y = (X["kind"] < "c").to_numpy().astype(int)
-    check(candidates(DNN, **RATES), X, y, folds(120), caplog)
+    check(candidates(DNN, **RATES), X, y, folds(120)[1:], caplog)
 
 
 def test_the_arguments_stay_as_they_are_and_all_rows_are_the_default(table):

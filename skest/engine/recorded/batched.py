@@ -17,7 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skest.engine.recorded.recording import Call, NotRecordableError, Value, map_leaves
+from skest.engine.recorded.recording import (
+    Call,
+    NotRecordableError,
+    Value,
+    map_leaves,
+    storage_of,
+)
 
 _aten = torch.ops.aten
 _ALIGNMENT = 64  # bytes: a cache line, at which the allocator of torch begins
@@ -25,14 +31,18 @@ _ALIGNMENT = 64  # bytes: a cache line, at which the allocator of torch begins
 # As they are, on tensors with one more dimension in front.
 _SAME = {
     _aten.alias.default,
-    _aten.binary_cross_entropy_with_logits.default,
+    _aten._to_copy.default,
     _aten.clone.default,
+    _aten.copy_.default,
     _aten.detach.default,
+    _aten.fill_.Scalar,
     _aten.full_like.default,
     _aten.ones_like.default,
     _aten.view.dtype,
+    _aten.zero_.default,
     _aten.zeros_like.default,
 }
+_LOSS = _aten.binary_cross_entropy_with_logits.default
 # Those with a dimension, or several, at a position of their arguments.
 _WITH_DIMS: Mapping[Any, tuple[int, ...]] = MappingProxyType(
     {
@@ -96,6 +106,7 @@ class Batched:
         self._stacked = dict(known)
         self._shared: dict[Value, Tensor] = {}
         self._apart: dict[Value, Sequence[Tensor]] = {}
+        self._copies: dict[int | None, tuple[Tensor, Tensor]] = {}
         # Recorded is another object of Python for the same generator.
         of_each = zip(recorded, zip(*generators, strict=True), strict=True)
         self._generators = {one._cdata: own for one, own in of_each}  # type: ignore[attr-defined]
@@ -138,6 +149,11 @@ class Batched:
             self._apart[call.returned] = returned
         else:
             self._note(call.returned, returned, self._stacked)
+        for value in call.written:  # also where it was seen as another shape
+            if value in self._stacked:
+                copy = self._copies.get(storage_of(self._stacked[value]))
+                if copy is not None:
+                    copy[1].copy_(copy[0].reshape(copy[1].shape))
 
     def _generators_of(self, call: Call) -> Sequence[torch.Generator] | None:
         generator: Any = call.kwargs.get("generator")
@@ -150,8 +166,8 @@ class Batched:
     def _by_kind(self, call: Call) -> Any:
         """Carry out a call that has no rule of its own."""
         function, args = call.function, list(call.args)
-        is_same = function in _SAME or function is _aten._to_copy.default
-        if is_same or torch.Tag.pointwise in function.tags or _is_copy(function):
+        is_loss = function is _LOSS and _no_reduction(call)
+        if is_loss or function in _SAME or torch.Tag.pointwise in function.tags:
             rank = max(value.tensor.ndim for value in call.arguments)
             args, kwargs = map_leaves(
                 (args, call.kwargs), Value, lambda v: self._of_rank(v, rank)
@@ -161,7 +177,10 @@ class Batched:
             return self._with_dims(call)
         if function in _SHAPED:
             source = self.stacked(call.args[0])
-            return source.reshape(self._n, *call.args[1])
+            shaped = source.reshape(self._n, *call.args[1])
+            if storage_of(shaped) != storage_of(source):  # of members apart in memory
+                self._copies[storage_of(shaped)] = shaped, source
+            return shaped
         if function is _aten.t.default:
             return self.stacked(call.args[0]).transpose(1, 2)
         if function in (_aten.sum.default, _aten.mean.default) and not call.kwargs:
@@ -182,6 +201,8 @@ class Batched:
             if call.function not in _FIRST_BY_DEFAULT:
                 return self._one_by_one(call)
             args += [0]
+        if any(args[position] in (None, [], ()) for position in positions):
+            return self._one_by_one(call)  # all dimensions
         for position in positions:
             args[position] = _shifted(args[position])
         return call.function(
@@ -234,8 +255,10 @@ class Batched:
                 where[value] = tensor
 
 
-def _is_copy(function: Any) -> bool:
-    return function in (_aten.copy_.default, _aten.fill_.Scalar, _aten.zero_.default)
+def _no_reduction(call: Call) -> bool:
+    position, none = 4, 0
+    given = call.args[position:] or [call.kwargs.get("reduction")]
+    return bool(given[0] == none)
 
 
 def _shifted(dims: Any) -> Any:
