@@ -4,6 +4,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,5 +159,9 @@ def is_known_code(part: Any) -> bool:
     The code of ``torch.nn``, ``torch.optim`` and skest is known, unless it says that it
     ``may_draw``. A module, function or optimizer of the user's may call anything.
     """
+    if isinstance(part, partial):
+        bound = [*part.args, *part.keywords.values()]
+        given = [value for value in bound if type(value).__module__ != "builtins"]
+        return all(map(is_known_code, (part.func, *given)))
     package = f"{getattr(part, '__module__', '')}."
     return package.startswith(_KNOWN_PACKAGES) and not getattr(part, "may_draw", False)

@@ -4,6 +4,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
@@ -118,6 +119,11 @@ class Replica:
 
     def close(self) -> None:
         """Let go of connections and memory, also after an error."""
+
+
+#: What makes the replica of a process that trains alone; `skest.engine.crew` lets its
+#: trainings meet.
+LONE: ContextVar[Callable[[], Replica]] = ContextVar("skest_lone", default=Replica)
 
 
 def strategy_of(config: RunConfig) -> Strategy | None:

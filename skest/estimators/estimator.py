@@ -35,7 +35,7 @@ from skest.engine.prediction import (
     new_prediction_model,
     run_prediction,
 )
-from skest.engine.replica import Replica, is_alone
+from skest.engine.replica import LONE, Replica, is_alone
 from skest.engine.training import TrainingOrder, run_training, train_part
 from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener
@@ -487,7 +487,7 @@ class Estimator(CheckpointHolder):
         self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
     ) -> Replica:
         if is_alone(self._config):
-            return Replica()
+            return LONE.get()()
         from skest.distributed.replicas import replica_for
 
         return replica_for(

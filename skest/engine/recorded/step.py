@@ -141,7 +141,7 @@ class GraphStep:
         n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
         if self._is_eager or self._seen[kind] <= n_eager:
             return self._eager(features, labels)
-        if self._with_update and _join_counters(self._spec.optimizers):
+        if self._with_update and join_counters(self._spec.optimizers):
             self._forget()  # they work on other tensors
         captures = self._program is CudaGraphProgram  # memory for one kind is enough
         program = Program if captures and not is_first else self._program
@@ -150,7 +150,7 @@ class GraphStep:
             self._stay_eager(found)
             return loss
         self._replays[kind] = found
-        if self._may_count_rows and _are_flat(features, labels, tensors):
+        if self._may_count_rows and are_flat(features, labels, tensors):
             self._of_rows[len(labels)] = found
         return loss
 
@@ -165,7 +165,7 @@ class GraphStep:
         spec, halves = self._spec, self._halves
         recorder = Recorder(tensors)
         recording = recorder.recording
-        undo = _undo(spec)
+        undo = undo_of(spec)
         try:
             with recorder:
                 loss = halves.compute(spec, features, labels)
@@ -181,7 +181,7 @@ class GraphStep:
         }
         has_update = self._with_update and obstacle is None
         if has_update:
-            has_update = _record_update(spec, recorder)
+            has_update = record_update(spec, recorder)
         else:
             halves.update(spec)
         if obstacle is not None:
@@ -269,7 +269,7 @@ class _Replay:
                 parameter.grad = gradient
 
 
-def _record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
+def record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
     """Update the variables, and tell whether it can be repeated from the recording."""
     tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
     before = _slots(spec.optimizers)
@@ -291,7 +291,7 @@ def _slots(optimizers: Iterable[Optimizer]) -> list[Any]:
     return [v for o in optimizers for s in o.state.values() for v in s.values()]
 
 
-def _join_counters(optimizers: Iterable[Optimizer]) -> bool:
+def join_counters(optimizers: Iterable[Optimizer]) -> bool:
     """Let slots of single numbers be elements of one tensor, with the same values.
 
     Every parameter has a counter of its own, which is a tensor, and to add 1 to each
@@ -320,20 +320,25 @@ def _join_counters(optimizers: Iterable[Optimizer]) -> bool:
     return has_joined
 
 
-def _are_flat(features: Any, labels: Any, tensors: Sequence[Tensor]) -> bool:
+def are_flat(features: Any, labels: Any, tensors: Sequence[Tensor]) -> bool:
     """Tell whether a batch is a dictionary of features, and labels, in this order."""
     if type(features) is not dict or not isinstance(labels, Tensor):
         return False
     return [*map(id, (*features.values(), labels))] == [*map(id, tensors)]
 
 
-def _undo(spec: EstimatorSpec) -> Callable[[], None]:
-    """Return what sets buffers and generators to their present states."""
+def undo_of(spec: EstimatorSpec, *, is_alone: bool = True) -> Callable[[], None]:
+    """Return what sets buffers and generators to their present states.
+
+    The global generator is one of them if it `is_alone`: other threads may use it.
+    """
     modules = [] if spec.network is None else list(spec.network.modules())
     buffers = [(b, b.clone()) for m in modules for b in m.buffers(recurse=False)]
     own = [getattr(module, "generator", None) for module in modules]
     generators = [g for g in own if isinstance(g, torch.Generator)]
-    states = [(g, g.get_state()) for g in (torch.default_generator, *generators)]
+    if is_alone:
+        generators.append(torch.default_generator)
+    states = [(generator, generator.get_state()) for generator in generators]
 
     def undo() -> None:
         with torch.no_grad():
