@@ -148,6 +148,7 @@ def test_numbers_are_predicted(home, capsys):
         ("train semicolons.csv --target b -o m", "give their --separator"),
         ("train people.csv --target rich -o other", "something else at 'other'"),
         ("train people.csv --target rich -o model", "or --overwrite"),
+        ("train people.csv --target rich -o new.csv/m", "can't be written"),
         ("train people.csv --target rich -o m --holdout 1", "--holdout must be"),
         ("train people.csv --target rich -o m --drop x", "no column 'x' for --drop"),
         ("train people.csv --target rich -o m --weight city", "must hold numbers"),

@@ -4,7 +4,9 @@
 import argparse
 import ast
 import contextlib
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -56,7 +58,13 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> i
     if not 0 <= options.holdout < 1:
         raise ValueError(f"--holdout must be from 0 to below 1; got {options.holdout}.")
     output = Path(options.output)
+    parent = output.absolute().parent
     _check_output(output, options.overwrite)
+    # Before the training, which would be lost.
+    with explained(f"{options.output!r} can't be written", "Give another directory."):
+        parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     started = time.perf_counter()
     # Progress is for people; where JSON goes to the standard output, nothing else does.
     aside = contextlib.redirect_stdout(sys.stderr) if options.json else None
@@ -265,7 +273,6 @@ def _save(model: Any, report: dict[str, Any], output: Path, overwrite: bool) -> 
     with explained(
         f"{str(output)!r} was not written", "See to the directory and space."
     ):
-        output.absolute().parent.mkdir(parents=True, exist_ok=True)
         write_directory(output.absolute().parent, write, name)
 
 
