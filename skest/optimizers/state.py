@@ -155,7 +155,11 @@ def load_named_state(
             if slot not in elsewhere
         }
         kept = optimizer.state.get(param, {})
-        slots |= {slot: kept[slot] for slot in elsewhere & kept.keys()}
+        slots |= {
+            slot: kept[slot]
+            for slot in elsewhere & kept.keys()
+            if not kept[slot].is_meta  # as beside parameter servers, which have it
+        }
         slots.update(scalars["values"].get(name, {}))
         if slots:
             state[position] = slots

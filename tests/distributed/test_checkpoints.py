@@ -372,7 +372,7 @@ def tied_model(features, labels, mode):
         mode,
         network=network,
         loss=exactness.squared_error,
-        optimizer=make_optimizers([("table*", "adam"), ("*", "adagrad")], named, 0.05),
+        optimizer=make_optimizers([("table*", "adagrad"), ("*", "adam")], named, 0.05),
     )
 
 
