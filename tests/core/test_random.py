@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skest.core.random import RunRandom, draws_from_global_generator, seed_sequence
+from skest.heads import BinaryClassHead
+from skest.heads.ensemble import member_loss
 from skest.networks import DNN, Dropout
 from tests._models import squared_loss
 
@@ -123,6 +126,9 @@ def test_children_of_a_seed():
         (nn.Linear(2, 1), (squared_loss,), True),
         (nn.Linear(2, 1), (nn.functional.mse_loss,), True),
         (nn.Linear(2, 1), (nn.MSELoss(),), False),
+        (nn.Linear(2, 1), (partial(member_loss, BinaryClassHead()),), False),
+        (nn.Linear(2, 1), (partial(member_loss, Gan()),), True),
+        (nn.Linear(2, 1), (partial(squared_loss),), True),
         (
             nn.Linear(2, 1),
             (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1),),
