@@ -39,9 +39,10 @@ def fit_many(
 ) -> list[Any]:
     """Fit many estimators on a table, or on parts of it.
 
-    Each is fitted as by its own ``fit``, with the same result bit for bit. But those
-    whose training steps are the same operations take them together, whatever their
-    rates, penalties, seeds and rows.
+    Each is fitted as by its own ``fit``, with the same result: bit for bit where products
+    of matrices, one by one and in a batch, round alike. But those whose training steps
+    are the same operations take them together, whatever their rates, penalties, seeds
+    and rows.
 
     Parameters
     ----------

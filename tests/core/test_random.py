@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -7,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from skest.core.random import RunRandom, draws_from_global_generator
-from skest.networks import DNN
+from skest.core.random import RunRandom, draws_from_global_generator, seed_sequence
+from skest.heads import BinaryClassHead
+from skest.heads.ensemble import member_loss
+from skest.networks import DNN, Dropout
 from tests._models import squared_loss
 
 
@@ -97,6 +100,9 @@ def test_what_may_draw_from_the_global_generator():
         (nn.Linear(2, 1), (squared_loss,), True),
         (nn.Linear(2, 1), (nn.functional.mse_loss,), True),
         (nn.Linear(2, 1), (nn.MSELoss(),), False),
+        (nn.Linear(2, 1), (partial(member_loss, BinaryClassHead()),), False),
+        (nn.Linear(2, 1), (partial(member_loss, Gan()),), True),
+        (nn.Linear(2, 1), (partial(squared_loss),), True),
         (
             nn.Linear(2, 1),
             (torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1),),

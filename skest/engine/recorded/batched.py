@@ -3,10 +3,9 @@
 
 The numbers of each member are those that the operation gives for it alone, bit for bit:
 elementwise operations and reductions go through each member in the same order, and
-products of matrices round in the same way where matrices begin at the same alignment, as
-those of `BLAS`_ do. What has no rule here is done for one member after the other.
-
-.. _BLAS: https://www.netlib.org/blas/
+products of matrices of MKL round in the same way in a batch as alone, where matrices
+begin at a cache line as those that torch allocates. What has no rule here is done for one
+member after the other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
