@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Census with parameter servers comes as far as one process does, also after losses."""
+"""Census with parameter servers comes as far as one process does, despite losses."""
 
 import os
 import signal
@@ -17,8 +17,7 @@ from tests.distributed._processes import wait_for
 
 CENSUS = Path(__file__).resolve().parents[3] / "shared" / "data" / "adult"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-N_STEPS, SAVE_STEPS = 1500, 100
-SEEDS = (0, 1)
+N_STEPS, SAVE_STEPS = 1000, 100
 WITHIN = 0.005
 
 pytestmark = [
@@ -78,13 +77,13 @@ def table(monkeypatch):
     return load_census(CENSUS, offline=True)
 
 
-def loss_of(table, seed, hooks=(), **config):
+def loss_of(table, hooks=(), **config):
     """Return the log loss on the test rows after training."""
     model = DNNLinearCombinedClassifier(
         max_steps=N_STEPS,
         batch_size=128,
         early_stopping=False,
-        random_state=seed,
+        random_state=0,
         hooks=list(hooks),
         config=RunConfig(**config),
     ).fit(table.X_train, table.y_train)
@@ -93,18 +92,14 @@ def loss_of(table, seed, hooks=(), **config):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_two_workers_come_as_far_as_one_process(table, tmp_path, seed):
-    alone = loss_of(table, seed)
-    served = {
-        "train_distribute": AsyncParameterServer(num_workers=2, num_ps=1),
-        "save_checkpoints_steps": SAVE_STEPS,
-    }
+def test_two_workers_come_as_far_as_one_process(table, tmp_path):
+    kill = Kill({300: "worker-1", 700: "ps-0"})
     together = loss_of(
-        table, seed, [Kill({})], model_dir=tmp_path / "together", **served
+        table,
+        [kill],
+        model_dir=tmp_path,
+        train_distribute=AsyncParameterServer(num_workers=2, num_ps=1),
+        save_checkpoints_steps=SAVE_STEPS,
     )
-    assert together < alone + WITHIN
-    kill = Kill({500: "worker-1", 1000: "ps-0"})
-    after = loss_of(table, seed, [kill], model_dir=tmp_path / "killed", **served)
     assert kill.restarts == {"ps-0": 1, "worker-1": 1}
-    assert after < alone + WITHIN
+    assert together < loss_of(table) + WITHIN
