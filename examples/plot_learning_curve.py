@@ -4,7 +4,8 @@ From a table to probabilities
 =============================
 
 Customers with numbers, strings and gaps go into `DNNLinearCombinedClassifier` as they are.
-What it did in each epoch and how well its probabilities fit are a plot each.
+What it did in each epoch, what a column does, and how well its probabilities fit are a plot
+each.
 """
 
 import matplotlib.pyplot as plt
@@ -14,6 +15,7 @@ from sklearn.calibration import CalibrationDisplay
 from sklearn.model_selection import train_test_split
 
 from skest import DNNLinearCombinedClassifier
+from skest.displays import ColumnEffectDisplay, TrainingCurveDisplay
 
 rng = np.random.default_rng(0)
 n = 3000
@@ -48,18 +50,14 @@ print(f"accuracy {model.score(X_test, y_test):.3f}")
 pd.Series(model.predict_proba(X_test[:1])[0], model.classes_)
 
 # %%
-# The loss of training falls with every epoch; the score of the rows that were held out says
-# when to stop.
-figure, (losses, scores) = plt.subplots(1, 2, figsize=(9, 3.5))
-epochs = np.arange(1, len(model.loss_curve_) + 1)
-losses.plot(epochs, model.loss_curve_)
-losses.set(xlabel="epoch", ylabel="training loss")
-scores.plot(epochs, model.validation_scores_)
-best = int(np.argmax(model.validation_scores_)) + 1
-scores.axvline(best, linestyle=":", color="0.4", label=f"best: epoch {best}")
-scores.set(xlabel="epoch", ylabel="score of held-out rows")
-scores.legend()
-figure.tight_layout()
+# The loss of training falls with every epoch; that of the rows that were held out says when
+# to stop.
+TrainingCurveDisplay.from_estimator(model)
+plt.show()
+
+# %%
+# What the charge does, all else as it is.
+ColumnEffectDisplay.from_estimator(model, X_test, "charge", pos_label="left")
 plt.show()
 
 # %%

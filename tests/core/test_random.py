@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from skest.core.random import RunRandom, draws_from_global_generator, seed_sequence
+from skest.core.random import RunRandom, draws_from_global_generator
 from skest.heads import BinaryClassHead
 from skest.heads.ensemble import member_loss
-from skest.networks import DNN, Dropout
+from skest.networks import DNN
 from tests._models import squared_loss
 
 
