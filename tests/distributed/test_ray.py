@@ -168,7 +168,7 @@ def test_ctrl_c_lets_tasks_save(ray, tmp_path):
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         launch(work, workers=1, ps=0)
-    assert (tmp_path / "saved").exists()
+    wait_for((tmp_path / "saved").exists)
 
 
 @pytest.mark.slow
