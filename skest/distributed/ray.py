@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -196,8 +197,9 @@ class _Run:
         finally:
             for server in servers:
                 ray.kill(server)
-            for task in trainers:
-                ray.cancel(task, force=True)
+            if not isinstance(sys.exception(), KeyboardInterrupt):  # else they save
+                for task in trainers:
+                    ray.cancel(task, force=True)
 
     def _options(
         self, kind: str, environ: Mapping[str, str] | None = None
@@ -242,8 +244,9 @@ class _Run:
         except KeyboardInterrupt:
             for task in trainers:
                 _ray().cancel(task)
+            # Ray does not tell when they have saved; servers end when the chief has.
             with contextlib.suppress(Exception):
-                _wait_for(trainers, trainers, _SECONDS_TO_SAVE)
+                _wait_for(serving, serving, _SECONDS_TO_SAVE)
             raise
 
 

@@ -35,11 +35,11 @@ def tables(small, large):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_what_tables_cost_at_the_peak(tmp_path):
-    """A server its table and slot, the chief a table, a worker the rows it reads."""
+    """A server its table and slot, and so the chief, a worker the rows it reads."""
     places = tmp_path / "small", tmp_path / "large"
     found = tables(peaks(1000, places[0]), peaks(N_ROWS, places[1]))
     assert found["ps"] < 2.9
-    assert found["chief"] < 1.8
+    assert found["chief"] < 2.6
     assert found["worker"] < 0.8
     # Servers read the checkpoint themselves; the chief needs no table.
     found = tables(peaks(1000, places[0]), peaks(N_ROWS, places[1]))
@@ -51,8 +51,8 @@ def test_what_tables_cost_at_the_peak(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_what_tables_cost_if_checkpoints_are_in_memory():
-    """The chief has what it began with, and the table and slot that it ends with."""
+    """The chief has the table and slot that it ends with."""
     found = tables(peaks(1000), peaks(N_ROWS))
     assert found["ps"] < 3.9
-    assert found["chief"] < 4.2
+    assert found["chief"] < 3.2
     assert found["worker"] < 0.8

@@ -254,5 +254,5 @@ def test_nobody_waits_for_a_task_that_does_not_take_an_answer(trainers):
         still.send(Message(Op.PULL, payload=[torch.tensor([n_rows]), ids]))
         good.step(IDS)
         assert good.client.step == 1
-        assert still.receive(30.0).step == 0
+        assert still.receive(30.0).step in (0, 1)  # who came first
         still.close()

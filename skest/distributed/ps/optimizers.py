@@ -14,8 +14,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.core.tensor_files import Rows
+from skest.distributed.ps.elsewhere import TablesElsewhere
 from skest.distributed.ps.messages import Reader, WireError, dtype_named
-from skest.distributed.ps.variables import Part, Variable, Variables, n_rows_of
+from skest.distributed.ps.variables import (
+    Part,
+    Variable,
+    Variables,
+    mark_row_table,
+    n_rows_of,
+)
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import load_named_state, named_state, set_group_options
@@ -83,7 +90,9 @@ class Shard:
             place.copy_(self._given(part.tensors, v, v.shape))
         for v, n in zip(self._tables, n_rows, strict=True):
             shape = (n, *v.shape[1:])
-            self._parameters[v.name] = nn.Parameter(self._given(part.tensors, v, shape))
+            table = nn.Parameter(self._given(part.tensors, v, shape))
+            mark_row_table(table)
+            self._parameters[v.name] = table
         self._constants = {
             v.name: part.tensors[f"variable:{v.name}"]
             for v in variables.of_kind("constant", ps)
@@ -293,7 +302,8 @@ def rebuilt_optimizer(
         return None
     cls = _class(description["module"], description["class"])
     try:
-        made = _made(cls, groups)
+        with TablesElsewhere():  # slots that are made at once are replaced below
+            made = _made(cls, groups)
     except Exception as error:
         raise ValueError(
             f"The optimizer {cls.__name__} can't be made again on a parameter server: "
