@@ -3,6 +3,7 @@
 
 import json
 import tempfile
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -386,7 +387,10 @@ def train(monkeypatch):
         with monkeypatch.context() as patch:
             if addresses:
                 make = replica(addresses)
-                patch.setattr("skest.estimators.estimator.Replica", lambda: make)
+                patch.setattr(
+                    "skest.estimators.estimator.LONE",
+                    ContextVar("test", default=lambda: make),
+                )
             return estimator.train(exactness.ids_fn, steps=4).checkpoint
 
     return run

@@ -3,6 +3,7 @@
 
 import functools
 import logging
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -44,7 +45,9 @@ def served(monkeypatch):
             monkeypatch.context() as patch,
         ):
             make = functools.partial(replica, servers.addresses, **options)
-            patch.setattr("skest.estimators.estimator.Replica", make)
+            patch.setattr(
+                "skest.estimators.estimator.LONE", ContextVar("test", default=make)
+            )
             return train()
 
     return run

@@ -3,6 +3,7 @@
 
 import contextlib
 import threading
+from contextvars import ContextVar
 
 import pytest
 import torch
@@ -35,7 +36,10 @@ def plain_model(features, labels, mode):
 def train(monkeypatch):
     """Return ``train(addresses, roles, ...)``, which trains with workers in threads."""
     local = threading.local()
-    monkeypatch.setattr("skest.estimators.estimator.Replica", lambda: local.replica)
+    monkeypatch.setattr(
+        "skest.estimators.estimator.LONE",
+        ContextVar("test", default=lambda: local.replica),
+    )
     # In one process only one training at a time may draw from torch's generator; none
     # of these does.
     lock = contextlib.nullcontext()

@@ -3,6 +3,7 @@
 
 import functools
 import threading
+from contextvars import ContextVar
 
 import pytest
 import torch
@@ -27,7 +28,9 @@ def served(monkeypatch):
     def run(train, num_ps=2, pipeline=1):
         with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
             make = functools.partial(replica, servers.addresses, pipeline=pipeline)
-            patch.setattr("skest.estimators.estimator.Replica", make)
+            patch.setattr(
+                "skest.estimators.estimator.LONE", ContextVar("test", default=make)
+            )
             (task,) = [train(), *servers.servers[0].members.to_json()][1:]
             return task["staleness"]
 

@@ -2,6 +2,7 @@
 """Tables in servers: what is fetched of them, when, and what is refused."""
 
 import functools
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -128,7 +129,9 @@ def input_fn():
 def test_all_readers_see_the_rows_of_the_servers(monkeypatch, name):
     with LocalServers(2) as servers, monkeypatch.context() as patch:
         make = functools.partial(replica, servers.addresses)
-        patch.setattr("skest.estimators.estimator.Replica", make)
+        patch.setattr(
+            "skest.estimators.estimator.LONE", ContextVar("test", default=make)
+        )
         found = trained(NETWORKS[name])
     assert_same(found, trained(NETWORKS[name]))
 
