@@ -58,7 +58,7 @@ class ColumnEffectDisplay(Display):
     >>> display = ColumnEffectDisplay.from_estimator(model, X, "rooms")
     >>> display.values
     array([1., 2., 3., 4.])
-    >>> (display.effects[3] - display.effects[0]).round(-1)
+    >>> float((display.effects[3] - display.effects[0]).round(-1))
     300.0
     """
 

@@ -5,11 +5,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -127,22 +128,19 @@ def fit_many(
         for crew in crews:
             crew.stopped_by = crew.stopped_by or error
 
-    with IntraOpThreads.limited_to(1, wanted=1):
-        threads = []
+    with (
+        IntraOpThreads.limited_to(1, wanted=1),
+        ThreadPoolExecutor(n_threads) as pool,
+    ):
+        work = []
         for i, crew in enumerate(crews):
             fits = [partial(fit, j, crew) for j in range(i, len(fitted), n_threads)]
-            work = partial(copy_context().run, crew.run, fits)
-            threads.append(Thread(target=work))
+            work.append(pool.submit(copy_context().run, crew.run, fits))
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            wait(work)
         except KeyboardInterrupt as error:
             stop(error)
-            for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
+            wait(work)
     if on_error == "raise" and crews[0].stopped_by is not None:
         raise crews[0].stopped_by
     if any(result is None for result in fitted):
