@@ -62,6 +62,9 @@ mean of the ratios to the loss of boosting, on equal seeds; processor seconds of
 
 ## Loss
 
+Best of the models that were measured with all seeds in bold; others are means of fewer
+splits, of one where no error is given, and are to be compared by the ratios above.
+
 {loss}
 
 ## Accuracy, AUC, micro F1
@@ -206,7 +209,10 @@ def _scores(
             }
             if not own:
                 continue
-            top = best(value for value, _ in own.values())
+            most = max(map(len, found.values()))
+            top = best(
+                own[m][0] for m, r in found.items() if m in own and len(r) == most
+            )
             cells = {}
             for model, (value, error) in own.items():
                 text = f"{value:.4g}" + (f" ± {error:.2g}" if error == error else "")
