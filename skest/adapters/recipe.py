@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from skest.adapters.parameters import TrainingParameters
+from skest.engine.replica import strategy_of
 from skest.heads.base import Head
 from skest.optimizers.schedules import CosineCycles
 
@@ -145,8 +146,11 @@ class AutoParameters(TrainingParameters):
 
     def _n_folds(self, n_rows: int) -> int:
         """Return by how many trainings to find the best epoch; 1 holds out one part."""
-        n_held_out = self.validation_fraction * n_rows
-        return _N_FOLDS if n_held_out < _FEWEST_HELD_OUT and not self.hooks else 1
+        # Hooks would see many trainings, and several processes start for each.
+        is_alone = self.config is None or strategy_of(self.config) is None
+        if self.hooks or not is_alone:
+            return 1
+        return _N_FOLDS if self.validation_fraction * n_rows < _FEWEST_HELD_OUT else 1
 
     def _ends(self, n_epochs: int) -> Sequence[int]:
         """Return the epochs after which the schedule lets training end."""

@@ -15,7 +15,7 @@ from skest import LinearClassifier, LinearRegressor
 from skest import feature_columns as fc
 from skest.canned.sdca import LinearSDCA
 
-CONVERGED = {"max_iter": 60, "n_iter_no_change": np.inf, "random_state": 0}
+CONVERGED = {"max_iter": 300, "n_iter_no_change": np.inf, "random_state": 0}
 
 
 @pytest.fixture

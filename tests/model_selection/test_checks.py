@@ -41,7 +41,7 @@ def expected(estimator):
     return failing
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @parametrize_with_checks(
     [
         GridSearchCV(CLASSES, L2, **OPTIONS),
