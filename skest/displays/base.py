@@ -46,9 +46,11 @@ def skest_estimator(estimator: Any, owner: str) -> SkestEstimator:
         elif hasattr(model, "steps"):
             model = model.steps[-1][1]
         else:
+            end = "" if model is estimator else f", whose end is {type(model).__name__}"
             raise TypeError(
                 f"{owner} draws a fitted estimator of skest, or a Pipeline or search "
-                f"that ends with one; got {type(estimator).__name__}."
+                f"that ends with one; got {type(estimator).__name__}{end}. Of an "
+                "ensemble give a member, such as the 'single_' of a search."
             )
     check_is_fitted(model)
     return model

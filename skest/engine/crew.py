@@ -31,6 +31,8 @@ from skest.hooks.nan import NanLossHook
 from skest.hooks.steps import StopAtStepHook
 from skest.spec import EstimatorSpec
 
+# Fewer steps take less time one by one than a stack takes to be recorded.
+_WORTH_STACKING = 500
 _PIECE_BYTES = 2**22  # of the batches of a training that are taken ahead
 _CACHED_BYTES = 2**21  # of a stack
 _logger = logging.getLogger("skest")
@@ -290,6 +292,8 @@ def _reason_to_be_alone(
     """Tell why a training cannot take the steps of an epoch ahead, if it can't."""
     if n_steps is None:
         return "its rows are no table"
+    if n_steps < _WORTH_STACKING:
+        return f"it takes fewer than {_WORTH_STACKING} steps"
     if any(p.device.type != "cpu" for p in trained_parameters(spec)):
         return "it is on a GPU"
     network: Any = spec.network

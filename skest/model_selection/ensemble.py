@@ -154,6 +154,11 @@ class EnsembleClassifier(_Ensemble, VotingClassifier):
     ) -> None:
         super().__init__(estimators, voting="soft", weights=weights, n_jobs=n_jobs)
 
+    def _collect_probas(self, X: Any) -> Any:
+        # Of float32 members: metrics of scikit-learn want sums as near 1 as the type is.
+        found = np.asarray(super()._collect_probas(X), dtype=np.float64)
+        return found / found.sum(axis=-1, keepdims=True)
+
 
 class EnsembleRegressor(_Ensemble, VotingRegressor):
     """Mean of the predictions of several regressors.

@@ -32,7 +32,7 @@ _logger = logging.getLogger("skest")
 #: In a result: the task was not done, because of Ctrl-C or the time limit.
 UNFINISHED = "unfinished"
 _ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
-_FIRST = 8  # candidates; as many again, and so on
+_FIRST = 8  # candidates, one if time is limited; as many again, and so on
 _MOST_CELLS = 2**25  # of tables that are put together: 256 MiB
 _FIT = {"estimator", "X", "y", "fit_params"}
 
@@ -263,10 +263,10 @@ class Together(ParallelBackendBase):
 
     def _chunks(self, tasks: list[Task]) -> Iterator[list[Task]]:
         """Yield candidates to train together: as many as before, for an end may come."""
-        start = 0
+        start, first = 0, _FIRST if self._limit is None else 1
         while start < len(tasks) and not self._is_over():
             n_splits = tasks[start].given.get("split_progress", (0, len(tasks)))[1]
-            end = start + max(start, _FIRST * n_splits)
+            end = start + max(start, first * n_splits)
             yield tasks[start:end]
             start = end
 

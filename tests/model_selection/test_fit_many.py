@@ -35,6 +35,11 @@ DNN = DNNClassifier((9, 16), **PLAIN)
 REGRESSOR = DNNRegressor((9,), **PLAIN)
 
 
+@pytest.fixture(autouse=True)
+def few_steps_are_enough(monkeypatch):
+    monkeypatch.setattr("skest.engine.crew._WORTH_STACKING", 0)
+
+
 @pytest.fixture(scope="module")
 def table():
     rng = np.random.default_rng(0)

@@ -80,8 +80,8 @@ def make_step(
     """
     eager = halves.eager(spec)
     is_asked_for = execution == "graph"
-    is_short = n_steps is not None and n_steps < _WORTH_RECORDING and not recorded
-    if execution == "eager" or (is_short and not is_asked_for):
+    is_short = n_steps is not None and n_steps < _WORTH_RECORDING and not is_asked_for
+    if execution == "eager" or (is_short and not recorded):
         return eager
     report = _logger.warning if is_asked_for else _logger.info
     reason = _obstacle_in_steps(spec, hooks)
@@ -95,6 +95,8 @@ def make_step(
         other = recorded(spec, hooks, n_steps, with_update)
         if other is not None:
             return other
+    if is_short:
+        return eager
     # What a step needs from servers may be known from the third one on only.
     first = 1 if halves is LOCAL else 2
     is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))
