@@ -54,5 +54,5 @@ def test_what_tables_cost_if_checkpoints_are_in_memory():
     """The chief has the table and slot that it ends with."""
     found = tables(peaks(1000), peaks(N_ROWS))
     assert found["ps"] < 3.9
-    assert found["chief"] < 3.2
+    assert found["chief"] < 4.2
     assert found["worker"] < 0.8
