@@ -32,7 +32,7 @@ from skest.hooks.steps import StopAtStepHook
 from skest.spec import EstimatorSpec
 
 # Fewer steps take less time one by one than a stack takes to be recorded.
-_WORTH_STACKING = 500
+_WORTH_STACKING = 250
 _PIECE_BYTES = 2**22  # of the batches of a training that are taken ahead
 _CACHED_BYTES = 2**21  # of a stack
 _logger = logging.getLogger("skest")
@@ -176,17 +176,16 @@ def _train(stack: Stack | None, asking: Sequence[_Question]) -> None:
         if stack is None:
             stack = Stack([*by_member])
         # Who has left is given the batches of another one.
-        answering = [by_member.get(member, asking[0]) for member in stack.members]
-        batches = [question.batches for question in answering]
+        batches = [by_member.get(m, asking[0]).batches for m in stack.members]
         rates = {question.member: question.rates for question in asking}
         losses = stack.train(batches, rates, asking[0].computations)
     except Exception as error:
         for question in asking:
             question.answer = error
         return
-    for question, own in zip(answering, losses, strict=True):
-        if question.answer is None:
-            question.answer = own
+    for member, own in zip(stack.members, losses, strict=True):
+        if member in by_member:
+            by_member[member].answer = own
 
 
 def _most_members(member: Member) -> int:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fit_many`: many estimators fitted on one table, each as if it were alone."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,7 +63,8 @@ def fit_many(
     time_limit : float, seconds, default=None
         What is not fitted by then has a TimeoutError in its place, whatever `on_error` is.
     n_threads : int, default=None
-        Threads to share the work among; None is the number of processors.
+        Threads to share the work among; None is one, as small networks take more time in
+        several, which wait for each other's Python.
     max_members : int, default=None
         Most estimators in training at a time. None goes by the free memory.
 
@@ -104,7 +104,7 @@ def fit_many(
     for name, value in (("n_threads", n_threads), ("max_members", max_members)):
         if value is not None:
             check_integer(value, name, "fit_many", minimum=1)
-    n_threads = min(n_threads or os.cpu_count() or 1, max(1, len(estimators)))
+    n_threads = min(n_threads or 1, max(1, len(estimators)))
     rows = [None] * len(estimators) if rows is None else rows
     table = _Table(X, y, sample_weight, rows)
     at_once = max(1, (max_members or table.most_members()) // n_threads)
