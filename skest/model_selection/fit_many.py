@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn import config_context, get_config
 from sklearn.base import clone
-from sklearn.utils import _safe_indexing
 
 from skest.core.checks import check_integer
 from skest.core.resources import IntraOpThreads
+from skest.core.sklearn_compat import safe_indexing
 from skest.engine.crew import Crew
 
 _MOST_MEMBERS = 256
@@ -220,5 +220,5 @@ def _digest(rows: NDArray[Any]) -> bytes:
 
 def _indexed(data: Any, rows: Any) -> Any:
     if isinstance(data, Mapping):
-        return {key: _safe_indexing(values, rows) for key, values in data.items()}
-    return _safe_indexing(data, rows)
+        return {key: safe_indexing(values, rows) for key, values in data.items()}
+    return safe_indexing(data, rows)
