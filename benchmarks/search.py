@@ -3,8 +3,8 @@
 
 Run it with ``python -m benchmarks.search``. Candidates differ in their learning rates.
 "One core" are seconds of processor time, which other work on the machine disturbs little;
-"all cores" are seconds on the wall, of threads for `fit_many` and of joblib's processes,
-which have been started before, for the others. Turns are taken; medians are shown.
+"all cores" are seconds on the wall, of joblib's processes, which have been started before.
+Turns are taken; medians are shown.
 """
 
 import statistics
@@ -48,10 +48,10 @@ def one_after_the_other(
 
 
 def together(
-    n_threads: int, estimators: list[Any], X: Any, y: Any, rows: list[Any]
+    n_jobs: int, estimators: list[Any], X: Any, y: Any, rows: list[Any]
 ) -> list[Any]:
     """Fit with `fit_many`."""
-    return fit_many(estimators, X, y, rows=rows, n_threads=n_threads)
+    return fit_many(estimators, X, y, rows=rows, n_jobs=n_jobs)
 
 
 Way = Callable[[int, list[Any], Any, Any, list[Any]], list[Any]]

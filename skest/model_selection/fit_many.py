@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from hashlib import blake2b
-from threading import Lock
 from typing import Any
 
 import numpy as np
+from joblib import effective_n_jobs
 from numpy.typing import NDArray
 from sklearn import config_context, get_config
 from sklearn.base import clone
+from sklearn.utils.parallel import Parallel, delayed
 
 from skest.core.checks import check_integer
 from skest.core.resources import IntraOpThreads
@@ -23,6 +24,7 @@ from skest.core.sklearn_compat import safe_indexing
 from skest.engine.crew import Crew
 
 _MOST_MEMBERS = 256
+_PARTS_OF_A_PROCESS = 4
 
 
 def fit_many(
@@ -34,7 +36,7 @@ def fit_many(
     sample_weight: Any = None,
     on_error: str = "raise",
     time_limit: float | None = None,
-    n_threads: int | None = None,
+    n_jobs: int | None = None,
     max_members: int | None = None,
 ) -> list[Any]:
     """Fit many estimators on a table, or on parts of it.
@@ -62,9 +64,10 @@ def fit_many(
         and the others are fitted. So does Ctrl-C with what is not fitted by then.
     time_limit : float, seconds, default=None
         What is not fitted by then has a TimeoutError in its place, whatever `on_error` is.
-    n_threads : int, default=None
-        Threads to share the work among; None is one, as small networks take more time in
-        several, which wait for each other's Python.
+    n_jobs : int, default=None
+        Processes to share the work among, as in scikit-learn: None is one, unless there is
+        a `joblib.parallel_config`; -1 is one for each core. (Threads would not help: small
+        networks spend too much of their time in Python, where only one thread can be.)
     max_members : int, default=None
         Most estimators in training at a time. None goes by the free memory.
 
@@ -101,20 +104,48 @@ def fit_many(
             f"'rows' must have an entry for each of the {len(estimators)} estimators; "
             f"got {len(rows)}."
         )
-    for name, value in (("n_threads", n_threads), ("max_members", max_members)):
-        if value is not None:
-            check_integer(value, name, "fit_many", minimum=1)
-    n_threads = min(n_threads or 1, max(1, len(estimators)))
+    if max_members is not None:
+        check_integer(max_members, "max_members", "fit_many", minimum=1)
+    n_jobs = max(1, min(effective_n_jobs(n_jobs), len(estimators)))
     rows = [None] * len(estimators) if rows is None else rows
-    table = _Table(X, y, sample_weight, rows)
-    at_once = max(1, (max_members or table.most_members()) // n_threads)
     deadline = time.monotonic() + (np.inf if time_limit is None else time_limit)
-    crews = [Crew(at_once, deadline) for _ in range(n_threads)]
+    at_once = max(1, (max_members or _most_members(X)) // n_jobs)
     clones = [clone(estimator) for estimator in estimators]
+    fit = partial(_fit_here, at_once=at_once, deadline=deadline, on_error=on_error)
+    if n_jobs == 1:
+        return fit(clones, _Table(X, y, sample_weight, rows))
+    # Neighbours are alike as a rule, and some parts take longer than others.
+    n_members = -(-len(clones) // (_PARTS_OF_A_PROCESS * n_jobs))
+    parts = [slice(i, i + n_members) for i in range(0, len(clones), n_members)]
+    results = Parallel(n_jobs, return_as="generator")(
+        delayed(fit)(clones[part], _Table(X, y, sample_weight, rows[part]))
+        for part in parts
+    )
+    fitted: list[Any] = []
+    try:
+        for result in results:
+            fitted += result
+    except KeyboardInterrupt as error:
+        if on_error == "raise":
+            raise
+        fitted += [error] * (len(clones) - len(fitted))
+    return fitted
+
+
+def _fit_here(
+    clones: Sequence[Any],
+    table: "_Table",
+    *,
+    at_once: int,
+    deadline: float,
+    on_error: str,
+) -> list[Any]:
+    """Fit estimators in this process."""
+    crew = Crew(at_once, deadline)
     fitted: list[Any] = [None] * len(clones)
     config = get_config()  # which every thread has for itself
 
-    def fit(position: int, crew: Crew) -> None:
+    def fit(position: int) -> None:
         try:
             crew.check()
             with config_context(**config), table.part(position) as part:
@@ -122,31 +153,26 @@ def fit_many(
         except BaseException as error:
             fitted[position] = error
             if on_error == "raise" and not isinstance(error, TimeoutError):
-                stop(error)
+                crew.stopped_by = crew.stopped_by or error
 
-    def stop(error: BaseException) -> None:
-        for crew in crews:
-            crew.stopped_by = crew.stopped_by or error
-
+    # In a thread of its own, for Ctrl-C comes to this one.
     with (
         IntraOpThreads.limited_to(1, wanted=1),
-        ThreadPoolExecutor(n_threads) as pool,
+        ThreadPoolExecutor(1) as pool,
     ):
-        work = []
-        for i, crew in enumerate(crews):
-            fits = [partial(fit, j, crew) for j in range(i, len(fitted), n_threads)]
-            work.append(pool.submit(copy_context().run, crew.run, fits))
+        fits = [partial(fit, position) for position in range(len(clones))]
+        work = pool.submit(copy_context().run, crew.run, fits)
         try:
-            wait(work)
+            wait([work])
         except KeyboardInterrupt as error:
-            stop(error)
-            wait(work)
-    if on_error == "raise" and crews[0].stopped_by is not None:
-        raise crews[0].stopped_by
+            crew.stopped_by = crew.stopped_by or error
+            wait([work])
+    if on_error == "raise" and crew.stopped_by is not None:
+        raise crew.stopped_by
     if any(result is None for result in fitted):
         raise RuntimeError(
             "fit_many has not come to its end, because no more threads can be started. "
-            f"Lower 'max_members', which is {at_once * n_threads}."
+            f"Lower 'max_members', which is {at_once}."
         )
     return fitted
 
@@ -168,35 +194,29 @@ class _Table:
         self._keys = [None if r is None else _digest(r) for r in self._rows]
         self._n_left = Counter(self._keys)
         self._parts: dict[Any, dict[str, Any]] = {}
-        self._lock = Lock()
 
     @contextmanager
     def part(self, position: int) -> Iterator[dict[str, Any]]:
         """Return the rows of an estimator, which are kept while others need them."""
         rows, key = self._rows[position], self._keys[position]
-        with self._lock:
-            if key not in self._parts:
-                taken = self._data
-                if rows is not None:
-                    taken = {k: _indexed(data, rows) for k, data in taken.items()}
-                self._parts[key] = taken
-            part = self._parts[key]
+        if key not in self._parts:
+            taken = self._data
+            if rows is not None:
+                taken = {k: _indexed(data, rows) for k, data in taken.items()}
+            self._parts[key] = taken
         try:
-            yield part
+            yield self._parts[key]
         finally:
-            with self._lock:
-                self._n_left[key] -= 1
-                if not self._n_left[key]:
-                    del self._parts[key]
+            self._n_left[key] -= 1
+            if not self._n_left[key]:
+                del self._parts[key]
 
-    def most_members(self) -> int:
-        """Return how many trainings the free memory has a place for."""
-        columns = self._data["X"]
-        columns = columns.values() if isinstance(columns, Mapping) else [columns]
-        n_bytes = sum(_n_bytes(column) for column in columns)
-        return max(
-            1, min(_MOST_MEMBERS, int(_free_memory() / 2 / (4 * n_bytes + 2**22)))
-        )
+
+def _most_members(X: Any) -> int:
+    """Return how many trainings the free memory has a place for."""
+    columns = X.values() if isinstance(X, Mapping) else [X]
+    n_bytes = sum(map(_n_bytes, columns))
+    return max(1, min(_MOST_MEMBERS, int(_free_memory() / 2 / (4 * n_bytes + 2**22))))
 
 
 def _n_bytes(data: Any) -> int:

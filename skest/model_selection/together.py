@@ -157,7 +157,7 @@ class Together(ParallelBackendBase):
     Parameters
     ----------
     n_jobs : int or None
-        Threads that train, and processes for what is not of skest, as in scikit-learn.
+        Processes, as in scikit-learn.
     partial : bool, default=False
         Whether Ctrl-C and the time limit leave results that are `UNFINISHED`, or raise.
     time_limit : float or None, default=None
@@ -341,7 +341,7 @@ class Together(ParallelBackendBase):
             sample_weight=table.sample_weight,
             on_error="return",
             time_limit=None if self._limit is None else self._end - begin,
-            n_threads=self._n_jobs and joblib.effective_n_jobs(self._n_jobs),
+            n_jobs=self._n_jobs,
             max_members=self._max_members,
         )
         seconds = (time.monotonic() - begin) / len(left)

@@ -161,7 +161,7 @@ def test_a_hundred_steps_of_several_classes_with_weights(table, caplog):
     y = np.digitize(y, [-1, 1])
     weight = np.random.default_rng(0).uniform(0.5, 2, len(y))
     estimators = candidates(DNN, learning_rate=[0.01, 0.02], max_iter=[20] * 2)
-    check(estimators, X, y, [np.arange(len(y))] * 2, caplog, weight, n_threads=1)
+    check(estimators, X, y, [np.arange(len(y))] * 2, caplog, weight)
 
 
 @pytest.mark.slow
@@ -274,10 +274,41 @@ def test_ctrl_c_leaves_what_is_done(table):
     [
         ({"on_error": "ignore"}, "'on_error' must be 'raise' or 'return'"),
         ({"rows": [[0, 1]]}, "'rows' must have an entry for each of the 2 estimators"),
-        ({"n_threads": 0}, "'n_threads' .* of at least 1"),
+        ({"n_jobs": 0}, "n_jobs == 0"),
         ({"max_members": 0}, "'max_members' .* of at least 1"),
     ],
 )
 def test_wrong_arguments(table, options, message):
     with pytest.raises(ValueError, match=message):
         fit_many([REGRESSOR, REGRESSOR], *table, **options)
+
+
+class CtrlCOfTheCaller(Hook):
+    """Somebody presses Ctrl-C where `fit_many` was called."""
+
+    def after_step(self, run, loss):
+        """Send the signal to the process that started this one."""
+        if run.global_step == 3:
+            os.kill(os.getppid(), signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_processes(table):
+    wrong = clone(REGRESSOR).set_params(learning_rate=-1.0)
+    estimators = candidates(REGRESSOR, random_state=[0, 1, 2, 3])
+    everything = np.arange(len(table[0]))
+    rows = [*folds(len(everything)), everything]
+    options = {"rows": [*rows, None], "on_error": "return", "n_jobs": 2}
+    *fitted, error = fit_many([*estimators, wrong], *table, **options)
+    assert isinstance(error, ValueError)
+    for mine, lone in zip(fitted, lone_fits(estimators, *table, rows), strict=True):
+        assert_equal(mine, lone)
+    with pytest.raises(ValueError, match="learning_rate"):
+        fit_many([*estimators, wrong], *table, n_jobs=2)
+    long = clone(REGRESSOR).set_params(max_iter=10**6, n_iter_no_change=np.inf)
+    found = fit_many([long, long], *table, time_limit=1, n_jobs=2)
+    assert all(isinstance(error, TimeoutError) for error in found)
+    pressing = clone(long).set_params(hooks=[CtrlCOfTheCaller()], execution="graph")
+    found = fit_many([pressing, long], *table, on_error="return", n_jobs=2)
+    assert all(isinstance(error, KeyboardInterrupt) for error in found)
