@@ -2,12 +2,14 @@
 """How well estimators predict as they are constructed, on fifteen tables.
 
 ``python -m benchmarks.quality [--tables NAME ...] [--models NAME ...] [--seeds 5]
-[--rows 12000] [--ablate] [--peers] [--again] [--write]`` fits every model on every table,
-one thread, and adds each result as a line to ``docs/benchmarks/quality/results.jsonl``.
+[--rows 12000] [--unseen] [--ablate] [--peers] [--again] [--write]`` fits every model on
+every table, one thread, and adds each result as a line to the file
+``docs/benchmarks/quality/results.jsonl``.
 What is there already is not fitted again, so that an interrupted run goes on where it was;
 ``--again`` fits it again. The seed moves split and estimator. With ``--write`` all that is
 in the file becomes ``docs/benchmarks/quality.md``. ``--ablate`` fits DNN estimators with
-one ingredient undone each, ``--peers`` libraries in environments of their own.
+one ingredient undone each, ``--peers`` libraries in environments of their own;
+``--unseen`` takes tables that nothing was chosen with.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from benchmarks import machine, peers, quality_page
 from benchmarks.measure import threads
 from benchmarks.quality_models import ABLATIONS, MODELS, scores
 from benchmarks.quality_tables import TABLES, Split
+from benchmarks.unseen_tables import UNSEEN
 from skest import DNNClassifier
 
 PEERS = {
@@ -34,6 +37,7 @@ PEERS = {
     "RealMLP_TD": peers.PYTABKIT,
     "TabM_D": peers.PYTABKIT,
 }
+_TABLES = TABLES | UNSEEN
 _ABLATED = [f"DNN: {name}" for name in ABLATIONS]
 _OWN = [name for name in MODELS if name not in _ABLATED]
 
@@ -41,10 +45,13 @@ _OWN = [name for name in MODELS if name not in _ABLATED]
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the arguments of the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.quality")
-    parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--tables", nargs="+", choices=_TABLES)
     parser.add_argument("--models", nargs="+", choices=[*MODELS, *PEERS])
     parser.add_argument("--seeds", type=int, default=5, help="how many")
     parser.add_argument("--rows", type=int, default=12_000, help="of each part at most")
+    parser.add_argument(
+        "--unseen", action="store_true", help="tables that nothing was chosen with"
+    )
     parser.add_argument(
         "--ablate", action="store_true", help="one ingredient undone each"
     )
@@ -55,6 +62,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="the page")
     parser.add_argument("--out", type=Path, default=quality_page.FOLDER)
     given = parser.parse_args(arguments)
+    given.tables = given.tables or list(UNSEEN if given.unseen else TABLES)
     if given.models is None:
         given.models = (
             _ABLATED if given.ablate else list(PEERS) if given.peers else _OWN
@@ -123,9 +131,9 @@ def main(arguments: Sequence[str]) -> None:
                 for model in given.models:
                     if (table, model, seed, given.rows) in there:
                         continue
-                    split = split or TABLES[table].split(seed, given.rows)
+                    split = split or _TABLES[table].split(seed, given.rows)
                     fit = fitted_apart if model in PEERS else fitted
-                    found: dict[str, Any] = fit(model, TABLES[table].task, split, seed)
+                    found: dict[str, Any] = fit(model, _TABLES[table].task, split, seed)
                     key = {"table": table, "model": model, "seed": seed}
                     found = {**key, "rows": given.rows, **found}
                     found["commit"] = machine.commit()

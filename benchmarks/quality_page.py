@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from benchmarks import machine, report
+from benchmarks.unseen_tables import UNSEEN
 
 __all__ = ["FOLDER", "differs", "load", "mean_ratio", "ranks", "spread", "write"]
 
@@ -82,6 +83,16 @@ undone each; more than 1 says that it helps. The mean is the geometric one.
 
 {ablations}
 
+## Tables that nothing was chosen with
+
+{n_unseen} tables from packages of R (`benchmarks/unseen_tables.py`; `--unseen`). They were
+picked by their names, sizes and targets before anything was fitted to them; none was left
+out afterwards. {unseen_seeds}
+
+{unseen}
+
+{unseen_loss}
+
 ## Measured with
 
 {machine}; commits {commits}.
@@ -103,6 +114,10 @@ def by_table(results: Results, n_rows: int) -> Scores:
         if rows == n_rows:
             found.setdefault(table, {}).setdefault(model, {})[seed] = result
     return found
+
+
+def _n_seeds(tables: Scores) -> int:
+    return max(len(s) for own in tables.values() for s in own.values())
 
 
 def spread(values: Iterable[float]) -> tuple[float, float]:
@@ -294,8 +309,10 @@ def draw(tables: Scores, models: list[str], path: Path) -> None:
 def write(path: Path, n_rows: int) -> Path:
     """Write the page of a file of results beside its folder, and the picture into it."""
     results = load(path)
-    tables = by_table(results, n_rows)
-    names = list(dict.fromkeys(model for found in tables.values() for model in found))
+    found = by_table(results, n_rows)
+    tables = {name: found[name] for name in found if name not in UNSEEN}
+    unseen = {name: found[name] for name in UNSEEN if name in found}
+    names = list(dict.fromkeys(model for own in tables.values() for model in own))
     ablated = [name for name in names if name.startswith("DNN: ")]
     models = [name for name in names if name not in ablated]
     lines = [
@@ -308,7 +325,7 @@ def write(path: Path, n_rows: int) -> Path:
     text = PAGE.format(
         rows=n_rows,
         seen=", ".join(SEEN),
-        n_seeds=len({seed for _, _, seed, rows in results if rows == n_rows}),
+        n_seeds=_n_seeds(tables),
         official=OFFICIAL,
         aims="\n".join(["| | aim | found | |", "|---|---|---|---|", *lines]),
         overall=_overall(tables, models),
@@ -316,6 +333,10 @@ def write(path: Path, n_rows: int) -> Path:
         other=_scores(tables, models, ("accuracy", "auc", "f1"), max),
         seconds=_scores(tables, models, ("seconds",), min),
         ablations=_ablations(tables, ablated),
+        n_unseen=len(unseen),
+        unseen_seeds=f"Means over {_n_seeds(unseen)} seeds." if unseen else "",
+        unseen=_overall(unseen, models) if unseen else "",
+        unseen_loss=_scores(unseen, models, ("loss",), min) if unseen else "",
         machine=machine.machine(),
         commits=", ".join(commits),
     )
