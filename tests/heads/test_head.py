@@ -312,19 +312,6 @@ def test_constant_tensors_are_losses_and_those_of_variables_are_refused() -> Non
         Estimator(of_tensors, params={"of_variables": True}).train(lambda: data)
 
 
-def test_former_arguments_of_a_spec() -> None:
-    for former, hint in [
-        ("logits", "give the 'network'"),
-        ("train_op_fn", "give the 'optimizer'"),
-        ("trainable_variables", "give the 'optimizer' the parameters"),
-        ("update_ops", "leave it out: batch norm"),
-    ]:
-        create = RegressionHead().create_estimator_spec
-        match = f"create_estimator_spec has no argument '{former}'; {hint}"
-        with pytest.raises(TypeError, match=match):
-            create({}, ModeKeys.TRAIN, **{former: None})
-
-
 # A user's own loss
 
 
