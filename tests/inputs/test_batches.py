@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from skest.inputs import ArrayDataset
-from skest.inputs.batches import Source, _pinned, tensor_batches
+from skest.inputs.batches import Source, tensor_batches
+from skest.inputs.transfer import pinned
 
 CPU = torch.device("cpu")
 FLOATS = np.arange(5, dtype=np.float64) / 2
@@ -241,6 +242,6 @@ def no_pinned_memory(monkeypatch):
     ids=["transposed", "column", "repeated", "empty"],
 )
 def test_all_leaves_are_pinned_in_no_more_memory_than_they_need(leaf, n_bytes):
-    pinned = _pinned(leaf)
-    assert torch.equal(pinned, leaf)
-    assert pinned.untyped_storage().nbytes() == n_bytes
+    copy = pinned(leaf)
+    assert torch.equal(copy, leaf)
+    assert copy.untyped_storage().nbytes() == n_bytes
