@@ -7,8 +7,6 @@ Names are imported when they are first used, so that ``import skest`` is cheap.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from skest.core.tf_names import no_attribute
-
 if TYPE_CHECKING:
     from skest._version import __version__
     from skest.adapters.baseline import (
@@ -126,7 +124,7 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _SUBPACKAGES:
         return importlib.import_module(f"skest.{name}")
-    raise no_attribute(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from skest.core.checks import Several, as_tuple, check_positive
-from skest.core.tf_names import FormerArguments
 from skest.keys import MetricKeys, ModeKeys
 from skest.optimizers.schedules import check_lr_scheduler, missing_function_lrs
 
@@ -41,15 +40,8 @@ _CALLED_WITH = {
 _RESERVED_METRICS = (MetricKeys.LOSS, MetricKeys.GLOBAL_STEP)
 
 
-_FORMER = {
-    "eval_metric_ops": "use 'eval_metrics', a dictionary of metrics of skest.metrics",
-    "scaffold": "leave it out: checkpoints hold the 'network' and the optimizers",
-    "train_op": "use 'optimizer', and a function as 'loss'; train takes the steps",
-}
-
-
 @dataclass(frozen=True)
-class EstimatorSpec(FormerArguments):
+class EstimatorSpec:
     """A model, as one call of ``train``, ``evaluate`` or ``predict`` needs it.
 
     It is the counterpart of ``tf.estimator.EstimatorSpec``: where TensorFlow has tensors
@@ -132,8 +124,6 @@ iterable of Hook, default=()
         ...
     ValueError: EstimatorSpec of mode 'train' lacks loss and optimizer; ...
     """
-
-    _former_arguments: ClassVar[Mapping[str, str]] = _FORMER
 
     mode: str
     network: nn.Module | None = None

@@ -86,17 +86,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         "numbers",
         repeated(1, NAN),
     ),
-    "polars large Int128": (
-        lambda: polars(2**100, 1, dtype=pl.Int128),
-        "numbers",
-        repeated(2.0**100, 1),
-    ),
-    "polars UInt64": (lambda: polars(2**63, 1), "numbers", repeated(2.0**63, 1)),
-    "polars Float32": (
-        lambda: polars(1.5, None, dtype=pl.Float32),
-        "numbers",
-        ONE_NAN,
-    ),
     "polars List of strings": (
         lambda: polars(["a"], ["b", "a"]),
         "categories",
@@ -108,31 +97,16 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         "numbers",
         VECTORS,
     ),
-    "polars Array of strings": (
-        lambda: polars(["a", "b"], dtype=pl.Array(pl.String, 2)),
-        "categories",
-        repeated(["a", "b"]),
-    ),
     # pandas
     "pandas Sparse numbers": (
         lambda: pd.Series(pd.arrays.SparseArray([0.0, NAN, 0.0, 2.0])),
         "numbers",
         [0, NAN, 0, 2],
     ),
-    "pandas Sparse strings": (
-        lambda: pd.Series(pd.arrays.SparseArray(A_B)),
-        "categories",
-        A_B,
-    ),
     "pandas category of integers": (
         lambda: pd.Series(repeated(7, None), dtype="category"),
         "categories",
         repeated(7, None),
-    ),
-    "pandas category of booleans": (
-        lambda: pd.Series(repeated(True, False), dtype="category"),
-        "categories",
-        repeated("True", "False"),
     ),
     "pandas, strings of pyarrow": (
         lambda: arrow_series(A_NONE),
@@ -151,35 +125,10 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         "categories",
         repeated(["a", None], ["b", "a"]),
     ),
-    "pandas, decimals of pyarrow": (
-        lambda: arrow_series(repeated(Decimal("1.5"), None)),
-        "numbers",
-        ONE_NAN,
-    ),
-    "pandas, half floats of pyarrow": (
-        lambda: arrow_series(np.array(repeated(1.5, 2), dtype=np.float16)),
-        "numbers",
-        repeated(1.5, 2),
-    ),
-    "pandas long doubles": (
-        lambda: pd.Series(repeated(1.5, 2), dtype=np.longdouble),
-        "numbers",
-        repeated(1.5, 2),
-    ),
     "pandas Index": (lambda: pd.Index(A_B), "categories", A_B),
     # objects
     "decimals": (lambda: objects(Decimal("1.5"), Decimal("NaN")), "numbers", ONE_NAN),
-    "decimals and floats": (
-        lambda: objects(Decimal("1.5"), 2.5),
-        "numbers",
-        repeated(1.5, 2.5),
-    ),
     "fractions": (lambda: objects(Fraction(3, 2), None), "numbers", ONE_NAN),
-    "fractions and integers": (
-        lambda: objects(Fraction(3, 2), 2),
-        "numbers",
-        repeated(1.5, 2),
-    ),
     "integers beyond 64 bits": (
         lambda: objects(2**64, 1),
         "numbers",
@@ -192,11 +141,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         "categories",
         repeated(["a", None], ["b", "a"]),
     ),
-    "tuples": (
-        lambda: objects(("a", "b")),
-        "categories",
-        repeated(["a", "b"]),
-    ),
     "lists of floats": (lambda: pd.Series(VECTORS), "numbers", VECTORS),
     "lists of integers with gaps": (
         lambda: polars([1, None], [2, 3]),
@@ -206,16 +150,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
     # pyarrow
     "pyarrow dictionary": (
         lambda: arrow("a", None).dictionary_encode(),
-        "categories",
-        A_NONE,
-    ),
-    "pyarrow dictionary of integers": (
-        lambda: arrow(LARGE, None).dictionary_encode(),
-        "categories",
-        repeated(LARGE, None),
-    ),
-    "pyarrow large_string": (
-        lambda: arrow("a", None, kind=pa.large_string()),
         "categories",
         A_NONE,
     ),
@@ -235,7 +169,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         repeated("True", None),
     ),
     "pyarrow integer": (lambda: arrow(3, None), "numbers", repeated(3, NAN)),
-    "pyarrow double": (lambda: arrow(1.5, None), "numbers", ONE_NAN),
     "pyarrow decimal": (lambda: arrow(Decimal("1.5"), None), "numbers", ONE_NAN),
     "pyarrow list": (
         lambda: arrow(["a"], ["b", "a"]),
@@ -252,11 +185,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         "categories",
         ["a", None, "b", "a"],
     ),
-    "pyarrow chunks of numbers": (
-        lambda: pa.chunked_array([[1.5, None], [2.0, 3.0]]),
-        "numbers",
-        [1.5, NAN, 2, 3],
-    ),
     "pyarrow chunks of dictionaries": (
         lambda: pa.chunked_array(
             [pa.array(part).dictionary_encode() for part in (["a", None], ["b", "a"])]
@@ -267,17 +195,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
     # NumPy
     "masked floats": (lambda: masked(1.5, 2.5), "numbers", ONE_NAN),
     "masked integers": (lambda: masked(3, 4), "numbers", repeated(3, NAN)),
-    "masked strings": (lambda: masked("a", "b"), "categories", A_NONE),
-    "masked booleans": (
-        lambda: masked(True, False),
-        "categories",
-        repeated("True", None),
-    ),
-    "masked array without mask": (
-        lambda: np.ma.masked_array(repeated(1.5, 2)),
-        "numbers",
-        repeated(1.5, 2),
-    ),
     "masked vectors": (
         lambda: np.ma.masked_equal(VECTORS, 2.0),
         "numbers",
@@ -310,34 +227,25 @@ STRUCT = r"'c' holds structs \(.*Struct.*\)\. Give each of their fields a column
 DATE_FORMS: dict[str, Callable[[], Any]] = {
     "polars Date": lambda: polars(DAY),
     "polars Datetime": lambda: polars(MOMENT),
-    "polars Datetime with zone": lambda: polars(MOMENT).dt.replace_time_zone("UTC"),
     "pandas dates": lambda: pd.Series(pd.date_range("2026", periods=4)),
     "pandas dates with zone": (
         lambda: pd.Series(pd.date_range("2026", periods=4, tz="UTC"))
     ),
     "pandas, dates of pyarrow": lambda: arrow_series([DAY] * 4),
     "date objects": lambda: objects(DAY, None),
-    "datetime objects": lambda: objects(MOMENT, None),
     "NumPy dates": lambda: np.array(["2026"] * 4, "M8[D]"),
     "masked dates": (
         lambda: np.ma.masked_array(np.array(["2026"] * 4, "M8[D]"), mask=[1, 0, 0, 0])
     ),
     "pyarrow date": lambda: arrow(DAY, None),
-    "pyarrow timestamp": lambda: arrow(MOMENT, None),
 }
 # What is refused, and how.
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     # Durations, and dates in lists
     "polars Duration": (lambda: polars(SPAN), ValueError, DATES),
     "polars Time": (lambda: polars(TIME, None), ValueError, DATES),
-    "polars List of dates": (lambda: polars([DAY], [DAY, DAY]), ValueError, DATES),
     "pandas durations": (
         lambda: pd.Series(pd.to_timedelta(range(4), unit="D")),
-        ValueError,
-        DATES,
-    ),
-    "pandas periods": (
-        lambda: pd.Series(pd.period_range("2026", periods=4, freq="D")),
         ValueError,
         DATES,
     ),
@@ -346,32 +254,20 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         DATES,
     ),
-    "pandas category of periods": (
-        lambda: pd.Series(pd.Categorical(pd.period_range("2026", periods=4))),
-        ValueError,
-        DATES,
-    ),
-    "pandas, times of pyarrow": (lambda: arrow_series([TIME] * 4), ValueError, DATES),
     "time objects": (lambda: objects(TIME), ValueError, DATES),
-    "timedelta objects": (lambda: objects(SPAN), ValueError, DATES),
     "lists of dates": (lambda: objects([DAY]), ValueError, DATES),
-    "NumPy durations": (lambda: np.array([1] * 4, "m8[D]"), ValueError, DATES),
     "pyarrow time": (lambda: arrow(TIME, None), ValueError, DATES),
-    "pyarrow duration": (lambda: arrow(SPAN, None), ValueError, DATES),
     # Cells of several kinds, or of none
     "strings and integers": (
         lambda: objects("a", 1),
         ValueError,
         r"got 1 \(int\) and 'a' \(str\)\. Convert the column to one type",
     ),
-    "strings and integers in a list": (lambda: ["a", 1, "b", 2], ValueError, MIX),
-    "strings and floats": (lambda: objects("a", 1.5), ValueError, MIX),
     "booleans and integers": (
         lambda: objects(True, 1),
         ValueError,
         r"got 1 \(int\) and True \(bool\)",
     ),
-    "booleans and strings": (lambda: objects(True, "a"), ValueError, MIX),
     "category of strings and integers": (
         lambda: pd.Series(pd.Categorical(["a", 1, "a", 1])),
         ValueError,
@@ -383,17 +279,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"Interval\)\. Convert the column",
     ),
-    "categories that are intervals": (
-        lambda: pd.cut(pd.Series(range(4)), 2),
-        ValueError,
-        r"Interval\)\. Convert the column",
-    ),
     "category of floats": (
         lambda: pd.Series(repeated(1.5, 2.5), dtype="category"),
         ValueError,
         "'c' holds numbers that are not whole, such as 1.5, .*numeric_column",
     ),
-    "objects": (lambda: objects(Ellipsis), ValueError, MIX),
     "tensors as cells": (lambda: objects(torch.ones(1)), ValueError, MIX),
     "dicts": (lambda: objects({"a": 1}), TypeError, DICT + ".*json_normalize"),
     "sets": (
@@ -401,22 +291,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         r"'c' holds {'a'} \(set\); a cell used as .*e\.g\. with \.map\(sorted",
     ),
-    "lists of dicts": (lambda: objects([{"a": 1}]), TypeError, DICT),
     "pandas, structs of pyarrow": (
         lambda: pd.Series(pd.arrays.ArrowExtensionArray(structs())),
         TypeError,
         DICT,
     ),
     "polars Struct": (lambda: polars({"a": 1}), TypeError, STRUCT),
-    "polars List of Struct": (lambda: polars([{"a": 1}]), TypeError, STRUCT),
     "pyarrow struct": (structs, TypeError, STRUCT),
     "pyarrow map": (
         lambda: arrow([("a", 1)], kind=pa.map_(pa.string(), pa.int64())),
-        ValueError,
-        "'c' holds lists of lists",
-    ),
-    "polars List of lists": (
-        lambda: polars([[1, 2], [3, 4]]),
         ValueError,
         "'c' holds lists of lists",
     ),
@@ -434,11 +317,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: objects(HUGE, 1),
         ValueError,
         r"'c' holds 2\*\*1329 \(about\), which is too large for a float\. Scale",
-    ),
-    "integers beyond floats in a list": (
-        lambda: [-HUGE, 1, 2, 3],
-        ValueError,
-        r"'c' holds -2\*\*1329 \(about\), which is too large",
     ),
     # No columns
     "complex": (lambda: np.ones(4) * 1j, ValueError, "not supported: column 'c'"),
@@ -463,14 +341,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"'c' has no values in its cells: its shape is \(4, 0\)",
     ),
     "a number": (lambda: 3.0, ValueError, "'c' must be an array; got the scalar 3.0"),
-    "an array of no dimension": (
-        lambda: np.array(3.0),
-        ValueError,
-        "'c' must be an array; got the scalar",
-    ),
-    "a string": (lambda: "abcd", ValueError, "'c' .* got the scalar 'abcd'"),
     "None": (lambda: None, ValueError, "'c' must be an array; got the scalar None"),
-    "a set": (lambda: {1, 2, 3, 4}, ValueError, "'c' must be an array; got a set"),
     "a generator": (lambda: iter([1]), ValueError, "'c' .* got a list_iterator"),
     "a dict": (lambda: {"d": [1]}, TypeError, "'c' must be one column; got a dict"),
     "a frame": (
@@ -528,19 +399,12 @@ REFUSED_TABLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "'a' occurs 2 times in X; names must be unique. Rename",
     ),
-    "names twice, strings": (
-        lambda: pd.DataFrame([["a", 1]] * 4, columns=["a", "a"]),
-        ValueError,
-        "'a' occurs 2 times",
-    ),
     "names twice, pyarrow": (
         lambda: pa.table([arrow("a"), arrow(1)], names=["a", "a"]),
         ValueError,
         "'a' occurs 2 times",
     ),
     "no columns": (lambda: pd.DataFrame(index=range(4)), ValueError, "0 feature"),
-    "no columns, polars": (pl.DataFrame, ValueError, "0 feature"),
-    "no columns, pyarrow": (lambda: pa.table({}), ValueError, "0 feature"),
     "no columns, sparse": (
         lambda: scipy.sparse.csr_array((4, 0)),
         ValueError,
@@ -551,25 +415,12 @@ REFUSED_TABLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"0 sample\(s\) \(shape=\(0, 2\)\)",
     ),
-    "no rows, polars": (
-        lambda: pl.DataFrame({"a": []}),
-        ValueError,
-        r"0 sample\(s\) \(shape=\(0, 1\)\)",
-    ),
     "no rows, array": (lambda: np.ones((0, 3)), ValueError, r"\(shape=\(0, 3\)\)"),
-    "no rows, sparse": (
-        lambda: scipy.sparse.csr_array((0, 3)),
-        ValueError,
-        r"0 sample\(s\) \(shape=\(0, 3\)\)",
-    ),
     "no rows, dict": (lambda: {"a": np.array([])}, ValueError, "0 sample"),
     "empty dict": (lambda: {}, ValueError, "empty dict"),
     "key that is a tuple": (lambda: {("a", "b"): A_B}, TypeError, KEYS + r"\('a', 'b'"),
-    "key that is None": (lambda: {None: A_B}, TypeError, KEYS + "None"),
     "key that is a float": (lambda: {1.5: A_B}, TypeError, KEYS + "1.5"),
-    "key that is a boolean": (lambda: {True: A_B}, TypeError, KEYS + "True"),
     "fields": (records, ValueError, r"fields 'n', 'c'.*pandas\.DataFrame\(array\)"),
-    "record array": (lambda: records().view(np.recarray), ValueError, "fields 'n'"),
     "list of dicts": (
         lambda: [{"a": 1}] * 4,
         TypeError,
@@ -581,11 +432,6 @@ REFUSED_TABLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: scipy.sparse.coo_array(np.arange(4.0)),
         ValueError,
         r"'X' is a sparse array of shape \(4,\); two dimensions",
-    ),
-    "sparse, three dimensions": (
-        lambda: scipy.sparse.coo_array(np.ones((4, 2, 2))),
-        ValueError,
-        r"'X' is a sparse array of shape \(4, 2, 2\); two dimensions",
     ),
     "sparse, complex": (
         lambda: scipy.sparse.csr_array(np.eye(4)) * 1j,

@@ -17,13 +17,12 @@ TEXTS = {
     if page.exists()
 }
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-STARTS_PROCESSES = re.compile(r"AsyncParameterServer\(|SharedMemory\(|n_jobs=2")
+# Processes, and all checks of scikit-learn.
+SLOW = re.compile(r"AsyncParameterServer\(|SharedMemory\(|n_jobs=2|check_estimator\(")
 PAGES = [
     pytest.param(
         name,
-        marks=pytest.mark.slow
-        if any(map(STARTS_PROCESSES.search, BLOCK.findall(text)))
-        else (),
+        marks=pytest.mark.slow if any(map(SLOW.search, BLOCK.findall(text))) else (),
     )
     for name, text in TEXTS.items()
     if BLOCK.search(text)

@@ -177,15 +177,6 @@ def test_error_bound_of_buckets_holds(curve: str, buckets: int, sample: Data) ->
         assert difference < 1e-12
 
 
-def test_buckets_are_fine() -> None:
-    for curve in ["ROC", "PR"]:
-        rng = np.random.default_rng(0)
-        labels = rng.integers(2, size=5000)
-        sample = (rng.beta(1 + labels, 20), labels)
-        exact, rough = AUC(curve), AUC(curve, max_points=1000)
-        assert abs(of(exact, sample) - of(rough, sample)) <= rough.error_bound() < 2e-5
-
-
 def test_copies_pickles_and_resets() -> None:
     for make in [Mean, BinaryBaseline, *LABELLED]:
         metric = make()

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`LinearSDCA`: linear models trained by stochastic dual coordinate ascent."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from numbers import Real
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from skest.core.checks import check_not_negative, check_positive
 from skest.feature_columns.base import CategoricalColumn
 from skest.feature_columns.categorical import int64_keys
 from skest.feature_columns.columns import FeatureColumns
@@ -27,6 +26,7 @@ from skest.keys import ModeKeys
 from skest.optimizers.dual_ascent import DualAscent, Examples
 from skest.spec import EstimatorSpec
 
+_C = TypeVar("_C")
 _IDS_KEY = "sdca/example_ids"
 _LOSS_NAMES: Mapping[type, str] = {
     BinaryClassHead: "logistic",
@@ -108,16 +108,8 @@ class LinearSDCA:
                 "'example_id_column' of LinearSDCA must be the name of a feature or None; "
                 f"got {column!r}."
             )
-        for name, allowed in (("l1", ">= 0"), ("l2", "> 0")):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise TypeError(
-                    f"'{name}' of LinearSDCA must be a number; got {value!r}."
-                )
-            if not math.isfinite(value) or value < 0 or (name == "l2" and value == 0):
-                raise ValueError(
-                    f"'{name}' of LinearSDCA must be finite and {allowed}; got {value!r}."
-                )
+        check_not_negative(self.l1, "l1", "LinearSDCA")
+        check_positive(self.l2, "l2", "LinearSDCA")
 
 
 def as_sdca(optimizer: Any) -> LinearSDCA | None:
@@ -301,26 +293,16 @@ def _example_ids(features: Any, id_column: str) -> Tensor:
 def _parameters(columns: FeatureColumns, network: LinearFeatures) -> list[nn.Parameter]:
     """Return the parameters in the order of `Examples`: dense ones, then looked up."""
     by_column = network.column_parameters()
-    names = [*network.multiplied, *_piecewise(columns), *_looked_up(columns)]
+    columns_in_order = [
+        *_of_kind(columns, PiecewiseLinearColumn),
+        *_of_kind(columns, CategoricalColumn),
+    ]
+    names = [*network.multiplied, *(column.name for column in columns_in_order)]
     return [network.bias, *(by_column[name] for name in names)]
 
 
-def _piecewise(columns: FeatureColumns) -> dict[str, PiecewiseLinearColumn]:
-    """Return the piecewise-linear columns, by their names."""
-    return {
-        column.name: column
-        for column in columns.active
-        if isinstance(column, PiecewiseLinearColumn)
-    }
-
-
-def _looked_up(columns: FeatureColumns) -> dict[str, CategoricalColumn]:
-    """Return the columns whose weights are looked up, by their names."""
-    return {
-        column.name: column
-        for column in columns.active
-        if isinstance(column, CategoricalColumn)
-    }
+def _of_kind(columns: FeatureColumns, kind: type[_C]) -> list[_C]:
+    return [column for column in columns.active if isinstance(column, kind)]
 
 
 def _examples(
@@ -334,10 +316,10 @@ def _examples(
     dense = network.bias.new_ones(len(labels), 1)
     if network.dense is not None:
         dense = torch.cat([dense, network.dense(features)], dim=1)
-    for column in _piecewise(columns).values():
+    for column in _of_kind(columns, PiecewiseLinearColumn):
         code = CodeOutput.of(column)(features, dense.dtype)
         dense = torch.cat([dense, code], dim=1)
-    looked_up = list(_looked_up(columns).values())
+    looked_up = _of_kind(columns, CategoricalColumn)
     return Examples(
         features[_IDS_KEY],
         labels.ravel(),

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Checkpoint`: the state of a training run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +15,12 @@ from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.schedules import FunctionLR, is_scheduler_of
-from skest.optimizers.state import load_named_state, named_state
+from skest.optimizers.state import (
+    from_json,
+    load_named_state,
+    named_state,
+    to_json,
+)
 
 _ALIGNMENT = 64  # bytes, of all memory that torch allocates
 
@@ -116,7 +120,7 @@ class Checkpoint:
                 for group, options_now in zip(optimizer.param_groups, now, strict=True):
                     group.update(options_now)
         for scheduler, state in states:
-            scheduler.load_state_dict(_from_json(state, scheduler.state_dict()))
+            scheduler.load_state_dict(from_json(state, scheduler.state_dict()))
         for scheduler in lr_schedulers:
             if isinstance(scheduler, FunctionLR):
                 scheduler.move_to(self.global_step)
@@ -233,35 +237,8 @@ def _kind(scheduler: Any) -> str:
 
 
 def _scheduler_state(scheduler: Any) -> dict[str, Any]:
-    state = {"kind": _kind(scheduler), "state": _to_json(scheduler.state_dict())}
-    try:
-        return json.loads(json.dumps(state))
-    except TypeError as error:
-        raise TypeError(
-            f"The state of {type(scheduler).__name__} can't be saved as JSON: {error}."
-        ) from error
-
-
-def _to_json(value: Any) -> Any:
-    """Write dictionaries whose keys are no strings as pairs; JSON has strings only."""
-    if isinstance(value, list | tuple):
-        return [_to_json(item) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    items = {key: _to_json(item) for key, item in value.items()}
-    return items if all(isinstance(key, str) for key in items) else list(items.items())
-
-
-def _from_json(value: Any, current: Any) -> Any:
-    """Return what `_to_json` wrote in the types that are there now."""
-    kind: Any = type(current)
-    if isinstance(current, Mapping):
-        items = dict(value).items()
-        return kind({key: _from_json(item, current.get(key)) for key, item in items})
-    if isinstance(current, list | tuple) and len(current) == len(value):
-        pairs = zip(value, current, strict=True)
-        return kind(_from_json(item, of) for item, of in pairs)
-    return value
+    what = f"A part of the state of {type(scheduler).__name__}"
+    return {"kind": _kind(scheduler), "state": to_json(scheduler.state_dict(), what)}
 
 
 def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -19,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -41,38 +41,7 @@ _logger = logging.getLogger("skest")
 
 _POINTER = "checkpoint"
 _STOPPED = "stopped.json"
-_NO_LIST = (
-    "It has no list of the checkpoints: all are kept for good by the next save, because "
-    "they may have been. Delete what you don't need."
-)
 _NAME = re.compile(r"ckpt-(\d+)(?:-(\d+))?")
-# With what an editor or a shell may put around it.
-_BARE_NAME = re.compile(rf"\W*({_NAME.pattern})\W*")
-
-
-class CheckpointStore(Protocol):
-    """Where an Estimator keeps its checkpoints."""
-
-    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
-        """Keep `checkpoint` and make it the latest."""
-
-    def latest(self) -> Checkpoint | None:
-        """Return the newest checkpoint, or None."""
-
-    def version(self) -> Hashable:
-        """Return what differs for every checkpoint that was the newest one."""
-
-    def latest_step(self) -> int | None:
-        """Return the step of the newest checkpoint, or None."""
-
-    def note_start(self) -> None:
-        """Withdraw the reason why the last training ended: another one begins."""
-
-    def note_stop(self, reason: str, *, is_error: bool = False) -> None:
-        """Record why training ended at the newest checkpoint."""
-
-    def stop_reason(self) -> str | None:
-        """Return why training ended at the newest checkpoint, or None if unknown."""
 
 
 class MemoryStore:
@@ -83,7 +52,7 @@ class MemoryStore:
         self._stop_reason: str | None = None
 
     def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
-        """Keep `checkpoint` in place of the one before."""
+        """Keep `checkpoint` in place of the one before, and make it the latest."""
         if isinstance(checkpoint, ShardedCheckpoint):
             raise TypeError(
                 "A ShardedCheckpoint is written to a directory; set 'model_dir', or "
@@ -96,7 +65,7 @@ class MemoryStore:
         return self._checkpoint
 
     def version(self) -> Hashable:
-        """Return the checkpoint, which is equal to no other one."""
+        """Return what differs for every checkpoint that was the newest one: itself."""
         return self._checkpoint
 
     def latest_step(self) -> int | None:
@@ -176,10 +145,7 @@ class DirectoryStore:
         # A training that goes on from one that is kept for good begins with saving it.
         if any(e.get("for_good") for e in replaced):
             entries[-1]["for_good"] = True
-        since: Any = self._pointer().get("kept_for_good_at")
-        if not _is_number(since):
-            times = [e["time"] for e in present if e.get("for_good")]
-            since = max(times, default=entries[0]["time"])
+        since = self._pointer().get("kept_for_good_at", entries[0]["time"])
         kept, retired, since = self._retained(entries, since)
         pointer = {
             "format": FORMAT,
@@ -255,22 +221,21 @@ class DirectoryStore:
                 if self.version() == version:
                     raise
             else:
-                self._report_on_pointer(version[0])
+                self._check_pointer(version[0])
                 return checkpoint
         return None
 
-    def _report_on_pointer(self, latest: Path) -> None:
+    def _check_pointer(self, latest: Path) -> None:
         """Warn if `latest` is not what the file ``checkpoint`` asks for."""
         path = self.model_dir / _POINTER
-        named = self._pointer().get("latest", self._text(_POINTER).strip()[:80])
-        if named == latest.name or not path.exists() or self.latest_path() != latest:
+        if self._pointer().get("latest") == latest.name or not path.exists():
             return
-        _logger.warning(
-            "%s names %s, which is not there. %r is used, which has the highest step; for "
-            "another one, write its name into the file.%s",
-            *(path, repr(named), latest.name),
-            "" if self._list() is not None else f" {_NO_LIST}",
-        )
+        if self.latest_path() == latest:  # no newer one came meanwhile
+            _logger.warning(
+                "%s names no checkpoint that is there. %r is used, which has the highest "
+                "step; for another one, write its name there as 'latest'.",
+                *(path, latest.name),
+            )
 
     def version(self) -> tuple[Path, int, int] | None:
         """Return the path, and the file behind it: a step may be saved again."""
@@ -301,37 +266,24 @@ class DirectoryStore:
 
         It is unknown while a training goes on, and after one that was killed.
         """
-        record = _fields(self._text(_STOPPED))
+        record = self._read(_STOPPED)
         at_latest = record.get("global_step") == self.latest_step()
         return record.get("reason") if at_latest else None
 
     def end_reason(self) -> str | None:
         """Return `stop_reason`, but None if an error was the reason."""
-        is_error = _fields(self._text(_STOPPED)).get("is_error")
-        return None if is_error else self.stop_reason()
+        return None if self._read(_STOPPED).get("is_error") else self.stop_reason()
 
     def _pointer(self) -> dict[str, Any]:
-        """Return what the file ``checkpoint`` says; a user may leave a bare name in it."""
-        text = self._text(_POINTER)
-        pointer = {"latest": text} if _BARE_NAME.fullmatch(text) else _fields(text)
-        if bare := _BARE_NAME.fullmatch(str(pointer.get("latest"))):
-            pointer["latest"] = bare[1]
-        return pointer
+        return self._read(_POINTER)
 
-    def _text(self, name: str) -> str:
+    def _read(self, name: str) -> dict[str, Any]:
+        """Return what is in a file; nothing if it is not there, or was spoiled by hand."""
         try:
-            text = (self.model_dir / name).read_text("utf-8", errors="replace")
-        except FileNotFoundError:
-            return ""
-        return text.removeprefix("\ufeff")  # a mark that editors of Windows put there
-
-    def _list(self) -> list[dict[str, Any]] | None:
-        """Return the list of the file ``checkpoint``; None if it has none."""
-        if not (self.model_dir / _POINTER).exists():
-            return []  # before the first save
-        entries = self._pointer().get("all")
-        is_list = isinstance(entries, list) and all(map(_is_entry, entries))
-        return entries if is_list else None
+            content = json.loads((self.model_dir / name).read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
     def _entries(self) -> list[dict[str, Any]]:
         """Return the checkpoints that are there, oldest first.
@@ -339,13 +291,18 @@ class DirectoryStore:
         Those that are found without a list may have been kept for good, so they are.
         """
         present = {path.name: path.stat().st_mtime for path in self._directories()}
-        listed = self._list()
+        listed = self._pointer().get("all")
         known = [e for e in listed or [] if e["name"] in present]
         names = {e["name"] for e in known}
         times = sorted((t, name) for name, t in present.items() if name not in names)
         found: list[dict[str, Any]] = [{"name": name, "time": t} for t, name in times]
-        if found and listed is None:
-            _logger.warning("%s: %s", self.model_dir / _POINTER, _NO_LIST)
+        path = self.model_dir / _POINTER
+        if found and listed is None and path.exists():
+            _logger.warning(
+                "%s has no list of the checkpoints: all are kept for good, because they "
+                "may have been. Delete what you don't need.",
+                path,
+            )
             found = [{**entry, "for_good": True} for entry in found]
         return found + known
 
@@ -378,29 +335,11 @@ class DirectoryStore:
         return survivors + entries[-self._keep_max :], retired, since
 
 
-def _fields(text: str) -> dict[str, Any]:
-    """Return what an object of JSON holds; nothing if the text is none."""
-    try:
-        content = json.loads(text)
-    except ValueError:  # also for a number of too many digits
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
-def _is_entry(entry: Any) -> bool:
-    """Tell whether an item of the list of checkpoints is what a save has written."""
-    return (
-        isinstance(entry, dict)
-        and isinstance(entry.get("name"), str)
-        and _is_number(entry.get("time"))
-    )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
-
-
 def _order(name: str) -> tuple[int, int]:
     """Return the step of a checkpoint, and how often that had been saved before."""
     found = _NAME.fullmatch(name)
     return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
+
+
+#: Where an Estimator keeps its checkpoints.
+CheckpointStore: TypeAlias = MemoryStore | DirectoryStore

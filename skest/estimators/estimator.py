@@ -25,7 +25,6 @@ from skest.config.run_config import RunConfig, check_config
 from skest.core.checks import Several, check_all, check_steps
 from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
-from skest.core.tf_names import FormerMethod
 from skest.engine.evaluation import run_evaluation
 from skest.engine.model import ModelBuilder, ModelFn
 from skest.engine.prediction import (
@@ -42,8 +41,6 @@ from skest.hooks.checkpoint import CheckpointListener
 from skest.inputs.array_dataset import ArrayDataset
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
-
-_EXPORT = "use export(base), which writes an ONNX graph"
 
 _logger = logging.getLogger("skest")
 
@@ -115,10 +112,6 @@ class Estimator(CheckpointHolder):
     _example: Any = None
     _warm_start_from: WarmStartSettings | None = None
     _warm_start_report: WarmStartReport | None = None
-
-    export_saved_model = FormerMethod(_EXPORT)
-    export_savedmodel = FormerMethod(_EXPORT)
-    experimental_export_all_saved_models = FormerMethod(_EXPORT)
 
     def __init__(
         self,

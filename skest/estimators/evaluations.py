@@ -5,9 +5,9 @@ import json
 import logging
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,128 +19,9 @@ from skest.estimators.specs import EvalSpec
 from skest.hooks.base import Timer
 
 _FILE = "train_and_evaluate.json"
-_NO_RECORD = (OSError, ValueError, KeyError, TypeError, AttributeError)
-
-
-class Result(NamedTuple):
-    """What came of an evaluation.
-
-    Attributes
-    ----------
-    metrics : dict of str to float or ndarray
-        What ``Estimator.evaluate`` returned.
-    exports : dict of str to (Path or None)
-        What the exporters returned, by their names.
-    """
-
-    metrics: dict[str, Any] | None
-    exports: Mapping[str, Path | None]
-
-
-class Record:
-    """Results of the evaluations behind the last step of a training.
-
-    Parameters
-    ----------
-    model_dir : Path or None
-        Without it, nothing is recorded.
-    step : int
-        The last step; results of another one count as none.
-    """
-
-    def __init__(self, model_dir: Path | None, step: int) -> None:
-        self._model_dir = model_dir
-        self._step = step
-        self._content: Any = {}
-        if model_dir is not None:
-            try:
-                content = json.loads((model_dir / _FILE).read_bytes())
-                self._content = content if content["global_step"] == step else {}
-            except _NO_RECORD:
-                pass
-
-    def is_of(self, max_steps: int | None) -> bool:
-        """Tell whether it is of a training that was asked for so many steps."""
-        return "max_steps" in self._content and self._content["max_steps"] == max_steps
-
-    def result(
-        self, name: str, settings: Mapping[str, Any], exporters: Iterable[str]
-    ) -> Result | None:
-        """Return the result of an evaluation; None if there is none that can stand for it.
-
-        Parameters
-        ----------
-        name : str
-            Of the evaluation.
-        settings : dict
-            What else must be as it was then; JSON holds it.
-        exporters : iterable of str
-            Names, also of those that have exported nothing. An export that is gone must
-            be made again.
-        """
-        if self._model_dir is None:
-            return None
-        try:
-            saved = self._content["evaluations"][name]
-            exports = {
-                exporter: None if path is None else self._model_dir / path
-                for exporter, path in saved["exports"].items()
-            }
-            is_whole = all(path is None or path.exists() for path in exports.values())
-            is_same = saved["settings"] == settings and set(exporters) == set(exports)
-            metrics = {
-                name: np.asarray(value) if isinstance(value, list) else value
-                for name, value in saved["metrics"].items()
-            }
-            return Result(metrics, exports) if is_same and is_whole else None
-        except _NO_RECORD:
-            return None
-
-    def write(
-        self,
-        max_steps: int | None,
-        results: Mapping[str, tuple[Mapping[str, Any], Result]],
-    ) -> None:
-        """Replace it; if that fails, a repeated call does more than it need.
-
-        Parameters
-        ----------
-        max_steps : int or None
-            What the training was asked for.
-        results : dict of str to (dict, Result)
-            Settings and result of each evaluation, by name.
-        """
-        if self._model_dir is None:
-            return
-        evaluations = {
-            name: {
-                "settings": dict(settings),
-                "metrics": result.metrics,
-                "exports": {
-                    exporter: path and os.path.relpath(path, self._model_dir)
-                    for exporter, path in result.exports.items()
-                },
-            }
-            for name, (settings, result) in results.items()
-        }
-        self._content = {
-            "global_step": self._step,
-            "max_steps": max_steps,
-            "evaluations": evaluations,
-        }
-        try:
-            plain = operator.methodcaller("tolist")  # what is of NumPy
-            content = json.dumps(self._content, indent=1, default=plain)
-            write_file(self._model_dir / _FILE, content.encode())
-        except (OSError, AttributeError, TypeError, ValueError) as error:
-            _logger.warning(
-                "The results are not recorded for a repeated call: %s", error
-            )
-
+_EXPORT = "export"
 
 _logger = logging.getLogger("skest")
-
-_EXPORT = "export"
 
 
 class Evaluation:
@@ -154,7 +35,7 @@ class Evaluation:
         self.key = spec.name or ""
         self.settings = {"steps": spec.steps}
         self.step: int | None = None
-        self.metrics: dict[str, float] | None = None
+        self.metrics: dict[str, Any] | None = None
         self.exports: dict[str, Path | None] = {e.name: None for e in self._exporters}
 
     @property
@@ -192,12 +73,33 @@ class Evaluation:
         self.step, self.exports = step, dict.fromkeys(self.exports)
         self.export(path, is_final=is_final)
 
-    def restore(self, record: Record, step: int) -> bool:
-        """Take the results from the record of `step`; False if it has none for this."""
-        result = record.result(self.key, self.settings, self.exports)
-        if result is None:
+    def record(self) -> dict[str, Any]:
+        """Return the results for a repeated call; JSON holds it, and arrays as lists."""
+        exports = {
+            name: path and os.path.relpath(path, self._estimator.model_dir)
+            for name, path in self.exports.items()
+        }
+        return {"settings": self.settings, "metrics": self.metrics, "exports": exports}
+
+    def restore(self, record: Mapping[str, Any], step: int) -> bool:
+        """Take the results that `record` returned at `step`; False if they don't fit.
+
+        An export that is gone must be made again.
+        """
+        model_dir = self._estimator.model_dir or Path()
+        exports = {
+            name: None if path is None else model_dir / path
+            for name, path in record.get("exports", {}).items()
+        }
+        is_same = record.get("settings") == self.settings
+        is_whole = all(path is None or path.exists() for path in exports.values())
+        if not (is_same and is_whole and exports.keys() == self.exports.keys()):
             return False
-        self.step, self.metrics, self.exports = step, result.metrics, {**result.exports}
+        self.step, self.exports = step, exports
+        self.metrics = {
+            name: np.asarray(value) if isinstance(value, list) else value
+            for name, value in record["metrics"].items()
+        }
         _logger.info(
             "Evaluation%s of step %d: results of an earlier call are returned.",
             f" {self.key!r}" if self.key else "",
@@ -237,10 +139,47 @@ def went_through_input(estimator: Estimator, max_steps: int | None) -> bool:
     if estimator.model_dir is None or estimator.stop_reason != INPUT_ENDED:
         return False
     step = _last_step(estimator)
-    is_done = Record(estimator.model_dir, step).is_of(max_steps)
+    is_done = was_asked_for(estimator.model_dir, step, max_steps)
     if is_done:
         _logger.info("Training skipped: it went through its input by step %d.", step)
     return is_done
+
+
+def was_asked_for(model_dir: Path, step: int, max_steps: int | None) -> bool:
+    """Tell whether evaluations of the last step of a training to `max_steps` are done."""
+    recorded = _recorded(model_dir, step)
+    return "max_steps" in recorded and recorded["max_steps"] == max_steps
+
+
+def _recorded(model_dir: Path | None, step: int) -> dict[str, Any]:
+    """Return what is recorded of the evaluations behind the last step of a training."""
+    if model_dir is None:
+        return {}
+    try:
+        content = json.loads((model_dir / _FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    is_of_step = isinstance(content, dict) and content.get("global_step") == step
+    return content if is_of_step else {}
+
+
+def _record(
+    estimator: Estimator, step: int, max_steps: int | None, done: list[Evaluation]
+) -> None:
+    """Note what is done; if that fails, a repeated call does more than it need."""
+    if estimator.model_dir is None:
+        return
+    content = {
+        "global_step": step,
+        "max_steps": max_steps,
+        "evaluations": {evaluation.key: evaluation.record() for evaluation in done},
+    }
+    try:
+        plain = operator.methodcaller("tolist")  # what is of NumPy
+        text = json.dumps(content, indent=1, default=plain)
+        write_file(estimator.model_dir / _FILE, text.encode())
+    except (OSError, AttributeError, TypeError, ValueError) as error:
+        _logger.warning("The results are not recorded for a repeated call: %s", error)
 
 
 def _last_step(estimator: Estimator) -> int:
@@ -261,20 +200,15 @@ def finish_evaluations(
 ) -> None:
     """Evaluate and export the last checkpoint, unless an earlier call has done that."""
     step = _last_step(estimator)
-    record = Record(estimator.model_dir, step)
-    done = [e for e in evaluations if not made_steps and e.restore(record, step)]
+    saved = {} if made_steps else _recorded(estimator.model_dir, step)
+    results = saved.get("evaluations", {})
+    done = [e for e in evaluations if e.restore(results.get(e.key, {}), step)]
     for evaluation in [e for e in evaluations if e not in done]:
-        _write(record, max_steps, done)  # what is left is up to a repeated call
+        _record(estimator, step, max_steps, done)  # what is left is up to another call
         if evaluation.step == step:
             # Where training ended it may have been saved again, under another name.
             evaluation.export(estimator.latest_checkpoint(), is_final=True)
         else:
             evaluation.run(step, is_final=True)
         done.append(evaluation)
-        _write(record, max_steps, done)
-
-
-def _write(record: Record, max_steps: int | None, done: list[Evaluation]) -> None:
-    record.write(
-        max_steps, {e.key: (e.settings, Result(e.metrics, e.exports)) for e in done}
-    )
+        _record(estimator, step, max_steps, done)

@@ -17,8 +17,8 @@ from skest.engine.replica import EndOfTraining, strategy_of
 from skest.estimators.estimator import Estimator
 from skest.estimators.evaluations import (
     Evaluation,
-    Record,
     finish_evaluations,
+    was_asked_for,
     went_through_input,
 )
 from skest.estimators.specs import EvalSpec, TrainSpec
@@ -140,7 +140,7 @@ class _Training:
             return False
         # Is it the end of this training, which was missed, or of the one before? The chief
         # has time to begin, and an end that was evaluated is of the one before.
-        is_known = Record(self._model_dir, step).is_of(self._max_steps)
+        is_known = was_asked_for(self._model_dir, step, self._max_steps)
         return time.monotonic() - self._start >= self._delay and not is_known
 
 

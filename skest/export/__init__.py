@@ -8,8 +8,6 @@ nor scikit-learn.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from skest.core.tf_names import no_attribute
-
 if TYPE_CHECKING:
     from skest.export.artifact import latest
     from skest.export.exporters import (
@@ -68,7 +66,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"skest.export.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
-    raise no_attribute(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,6 @@ leave open. Inside the network the modules `DenseFeatures`, `LinearFeatures` and
 `SequenceFeatures` hold the trainable tables and make one tensor of the encoded columns.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from skest.core.tf_names import no_attribute
 from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.bucketized import BucketizedColumn, bucketized_column
 from skest.feature_columns.categorical import (
@@ -113,9 +110,3 @@ __all__ = [
     "target_statistics_column",
     "weighted_categorical_column",
 ]
-
-
-if not TYPE_CHECKING:  # which would take any name for one that is there
-
-    def __getattr__(name: str) -> Any:
-        raise no_attribute(__name__, name)

@@ -6,9 +6,6 @@ of logits the predictions, and of both the metrics. `create_estimator_spec` puts
 together with a network. They are functions of tensors: nothing here trains or writes.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from skest.core.tf_names import no_attribute
 from skest.heads.base import Head
 from skest.heads.classification import BinaryClassHead, MultiClassHead
 from skest.heads.multi_head import MultiHead
@@ -33,9 +30,3 @@ __all__ = [
     "SampledSoftmaxHead",
     "SingleTaskHead",
 ]
-
-
-if not TYPE_CHECKING:  # which would take any name for one that is there
-
-    def __getattr__(name: str) -> Any:
-        raise no_attribute(__name__, name)

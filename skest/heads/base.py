@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from skest.core.tf_names import former_arguments
 from skest.heads.labels import WeightColumn, check_given
 from skest.keys import MetricKeys, ModeKeys
 from skest.metrics import Metric
@@ -179,12 +178,6 @@ class Head(ABC):
     def check_network(self, network: nn.Module) -> None:  # noqa: B027
         """Raise ValueError if a network to train does not go with the head."""
 
-    @former_arguments(
-        logits="give the 'network' that computes them",
-        train_op_fn="give the 'optimizer'",
-        trainable_variables="give the 'optimizer' the parameters that it is to train",
-        update_ops="leave it out: batch normalization updates its averages in forward",
-    )
     def create_estimator_spec(
         self,
         features: Any,
@@ -236,8 +229,7 @@ prediction_hooks, lr_scheduler, clip_norm
             If labels are missing to train or evaluate, or the network is to be trained
             and does not go with the head.
         TypeError
-            If a regularization loss is neither a function nor a constant, or an argument
-            is one of TensorFlow's.
+            If a regularization loss is neither a function nor a constant.
         """
         if mode == ModeKeys.TRAIN:
             self.check_network(network)

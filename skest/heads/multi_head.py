@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`MultiHead`: several targets of one network, any of which may be missing."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +10,7 @@ import scipy.sparse
 import torch
 from torch import Tensor, nn
 
+from skest.core.checks import check_not_negative
 from skest.heads.base import REGULARIZATION_LOSS, Head
 from skest.heads.labels import WeightColumn, with_columns
 from skest.heads.multi_label import MultiLabelHead, as_cells
@@ -391,15 +390,7 @@ def _check_head_weights(weights: Any, names: list[str]) -> list[float]:
             f"{len(names)} heads; got {len(factors)}."
         )
     for factor, name in zip(factors, names, strict=True):
-        if not isinstance(factor, Real):
-            raise TypeError(
-                f"'head_weights' of MultiHead must be numbers; got {factor!r} for {name!r}."
-            )
-        if not 0 <= float(factor) < math.inf:
-            raise ValueError(
-                "'head_weights' of MultiHead must be finite and not negative; got "
-                f"{factor!r} for {name!r}."
-            )
+        check_not_negative(factor, "head_weights", f"MultiHead, for {name!r},")
     return [float(factor) for factor in factors]
 
 

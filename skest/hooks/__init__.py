@@ -6,9 +6,6 @@ wishes: to stop, to save. What TensorBoard shows is written by hooks, through
 `summaries`.
 """
 
-from typing import TYPE_CHECKING, Any
-
-from skest.core.tf_names import no_attribute
 from skest.hooks.base import EpochwiseHook, Hook, Run, Timer
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
 from skest.hooks.early_stopping import (
@@ -50,9 +47,3 @@ __all__ = [
     "stop_if_no_decrease_hook",
     "stop_if_no_increase_hook",
 ]
-
-
-if not TYPE_CHECKING:  # which would take any name for one that is there
-
-    def __getattr__(name: str) -> Any:
-        raise no_attribute(__name__, name)

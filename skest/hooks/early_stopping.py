@@ -4,7 +4,6 @@
 import math
 import operator
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Hashable
 from numbers import Real
 from pathlib import Path
@@ -292,9 +291,6 @@ def stop_if_no_increase_hook(
     >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
     >>> hook = stop_if_no_increase_hook(estimator, "auc", 10_000)
     """
-    check_integer(
-        max_steps_without_increase, "max_steps_without_increase", "the hook", 1
-    )
     judge = _no_progress(max_steps_without_increase, operator.gt, "increase")
     rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
     return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
@@ -321,9 +317,6 @@ def stop_if_no_decrease_hook(
     >>> estimator = skest.Estimator(lambda features, mode: None, model_dir="model")
     >>> hook = stop_if_no_decrease_hook(estimator, "loss", 10_000, min_steps=50_000)
     """
-    check_integer(
-        max_steps_without_decrease, "max_steps_without_decrease", "the hook", 1
-    )
     judge = _no_progress(max_steps_without_decrease, operator.lt, "decrease")
     rule = _MetricRule(judge, estimator, metric_name, eval_dir, min_steps)
     return EarlyStoppingHook(rule, run_every_secs, run_every_steps)
@@ -354,26 +347,21 @@ class _MetricRule:
         self._min_steps = min_steps
         self._version: Hashable = None
         self._results: dict[int, dict[str, float]] = {}
-        self._question: Hashable = None
-        self._answer: str | None = None
 
     def __call__(self, run: Run) -> str | None:
-        """Judge the results that there are; it is cheap as long as they are the same."""
+        """Judge the results that there are; they are read when they have changed."""
         version = version_of_eval_results(self._directory)
         if version != self._version:
             self._results = read_eval_results(self._directory)
             self._version = version
-        # Those of later steps are there if training went back to an older checkpoint.
-        n_visible = bisect_right(list(self._results), run.global_step)
-        question = (version, n_visible, run.start_step)
-        if question != self._question:
-            found = self._judge(self._values(run.global_step), run.start_step)
-            self._answer = found and f"early stopping: {self._metric_name!r} {found}"
-            self._question = question
-        return self._answer
+        found = self._judge(self._values(run.global_step), run.start_step)
+        return found and f"early stopping: {self._metric_name!r} {found}"
 
     def _values(self, step: int) -> dict[int, float]:
-        """Return the values by global step, up to `step`."""
+        """Return the values by global step, up to `step`.
+
+        Those of later steps are there if training went back to an older checkpoint.
+        """
         name = self._metric_name
         results = {
             at: metrics
@@ -405,6 +393,8 @@ def _past_threshold(threshold: float, past: _Compare, direction: str) -> _Judge:
 
 
 def _no_progress(max_steps: int, better: _Compare, change: str) -> _Judge:
+    check_integer(max_steps, f"max_steps_without_{change}", "the hook", 1)
+
     def judge(values: dict[int, float], start_step: int) -> str | None:
         if not values:
             return None

@@ -2,10 +2,9 @@
 """From what an ``input_fn`` returned to batches of tensors on the device."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.loaders import SeededLoader
 from skest.inputs.pipeline import Resumable
+from skest.inputs.transfer import Transfer
 
 _END = object()
 _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
@@ -266,32 +266,58 @@ def _common_rows(data: Any) -> int | None:
 def _table_batches(
     table: ArrayDataset, features: Any, labels: Any, device: torch.device
 ) -> Iterator[tuple[Any, Any]]:
-    fits = _fits(features, device)
-    to_device = partial(_to, device=device)
-    place, move = (_Once(to_device), to_device) if fits else (_as_it_is, _mover(device))
-    data = _map_leaves((features, labels), place)
-    for rows in _together(table, data):
+    leaves, nest = _flattened((features, labels))
+    fits = _fits(leaves, device)
+    move = partial(_to, device=device) if fits else _mover(device)
+    if fits:
+        leaves = move(leaves)
+    for rows in _together(table, leaves):
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
-            yield move(data)
+            yield _nested(nest, move(leaves))
         elif isinstance(rows, slice):
-            yield move(_map_leaves(data, _Once(partial(_rows_of, rows))))
+            yield _nested(nest, move(tuple(leaf[rows] for leaf in leaves)))
         else:
             index = torch.from_numpy(np.concatenate(rows))
-            taken = move(_map_leaves(data, _Once(partial(_rows_of, index))))
-            sizes = [len(own) for own in rows]
-            yield from _cut(taken, len(rows), _Once(partial(_parts, sizes)))
+            taken = move(tuple(_rows_of(index, leaf) for leaf in leaves))
+            parts = [_parts(leaf, [len(own) for own in rows]) for leaf in taken]
+            for i in range(len(rows)):
+                yield _nested(nest, [part[i] for part in parts])
 
 
-def _together(table: ArrayDataset, data: Any) -> Iterator[slice | list[np.ndarray]]:
+def _flattened(data: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return the different arrays of a nest, and the nest with their places in it."""
+    leaves: list[Any] = []
+    places: dict[int, int] = {}
+
+    def place_of(leaf: Any) -> int:
+        if id(leaf) not in places:
+            places[id(leaf)] = len(leaves)
+            leaves.append(leaf)
+        return places[id(leaf)]
+
+    nest = _map_leaves(data, place_of)
+    return tuple(leaves), nest
+
+
+def _nested(nest: Any, leaves: Sequence[Any]) -> Any:
+    """Put arrays into a nest that `_flattened` returned; it is called for every batch."""
+    if isinstance(nest, int):
+        return leaves[nest]
+    if isinstance(nest, dict):
+        return {key: _nested(place, leaves) for key, place in nest.items()}
+    return None if nest is None else tuple(_nested(part, leaves) for part in nest)
+
+
+def _together(
+    table: ArrayDataset, leaves: Sequence[Any]
+) -> Iterator[slice | list[np.ndarray]]:
     """Yield the rows of batches, those of several batches at once if rows are drawn.
 
     To take them from every column costs far less than to do so for each batch. All
     batches begin where a new tensor might, at a multiple of 64 bytes, because products
     of matrices may round differently elsewhere.
     """
-    sizes: list[int] = []
-    _map_leaves(data, lambda leaf: sizes.append(getattr(leaf, "nbytes", 0)))
-    n_bytes = max(1, sum(sizes) * table.batch_size // table.n_rows)
+    n_bytes = max(1, _size_of(leaves) * table.batch_size // table.n_rows)
     is_aligned = table.batch_size % _ALIGNED_ROWS == 0
     most = max(1, _GATHERED_BYTES // n_bytes) if is_aligned else 1
     drawn: list[np.ndarray] = []
@@ -307,47 +333,17 @@ def _together(table: ArrayDataset, data: Any) -> Iterator[slice | list[np.ndarra
         yield drawn
 
 
-def _cut(data: Any, n: int, parts: Callable[[Any], Sequence[Any]]) -> list[Any]:
-    """Cut a nest of dictionaries and tuples into `n` nests with a part of every leaf."""
-    if data is None:
-        return [None] * n
-    if isinstance(data, dict) and data:
-        of_all = [_cut(value, n, parts) for value in data.values()]
-        return [dict(zip(data, own, strict=True)) for own in zip(*of_all, strict=True)]
-    if isinstance(data, tuple) and data:
-        return list(zip(*[_cut(value, n, parts) for value in data], strict=True))
-    if isinstance(data, dict | tuple):
-        return [type(data)() for _ in range(n)]
-    return list(parts(data))
+def _size_of(leaves: Sequence[Any]) -> int:
+    return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
 
 
-def _parts(sizes: list[int], leaf: Any) -> Sequence[Any]:
+def _parts(leaf: Any, sizes: list[int]) -> Sequence[Any]:
     if isinstance(leaf, Tensor):
         return leaf.split(sizes)
-    ends = list(accumulate(sizes))
-    return [leaf[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return np.split(leaf, np.cumsum(sizes)[:-1])
 
 
-def _as_it_is(leaf: Any) -> Any:
-    return leaf
-
-
-class _Once:
-    """Applies a function once to what is in the data several times."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-        self._results: dict[int, Any] = {}
-
-    def __call__(self, leaf: Any) -> Any:
-        if id(leaf) not in self._results:
-            self._results[id(leaf)] = self._function(leaf)
-        return self._results[id(leaf)]
-
-
-def _rows_of(index: slice | Tensor, leaf: Any) -> Any:
-    if isinstance(index, slice):
-        return leaf[index]
+def _rows_of(index: Tensor, leaf: Any) -> Any:
     if isinstance(leaf, Tensor):
         there = index if leaf.device == index.device else index.to(leaf.device)
         if leaf.numel() == len(leaf) and leaf.is_contiguous():
@@ -357,14 +353,12 @@ def _rows_of(index: slice | Tensor, leaf: Any) -> Any:
     return leaf[index.numpy()]
 
 
-def _fits(data: Any, device: torch.device) -> bool:
+def _fits(leaves: Sequence[Any], device: torch.device) -> bool:
     """Tell whether the table may live on the device beside the model."""
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    sizes: list[int] = []
-    _map_leaves(data, lambda leaf: sizes.append(getattr(leaf, "nbytes", 0)))
-    return sum(sizes) < free / 2
+    return _size_of(leaves) < free / 2
 
 
 def _as_tensor(value: Any, dtype: torch.dtype) -> Any:
@@ -443,56 +437,3 @@ def _columns(data: Any) -> Any:
     ):
         return data
     return {k: as_cells(v) if isinstance(v, list) else v for k, v in data.items()}
-
-
-_STEPS_AHEAD = 2
-
-
-class Transfer:
-    """Brings batches to a GPU: from pinned memory, on a stream of its own.
-
-    So a batch is on its way while the steps before it are computed. No more than two of
-    them may be ahead, or batches that wait would fill the memory of the GPU.
-
-    Parameters
-    ----------
-    device : torch.device
-        The GPU.
-
-    Notes
-    -----
-    It follows the tutorial "A guide on good usage of non_blocking and pin_memory()" of
-    PyTorch: pinned memory is not given back before its copy is complete, and memory of
-    the GPU that another stream reserved is recorded for the one that uses it.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._steps: deque[torch.cuda.Event] = deque()
-
-    def __call__(self, leaf: Tensor) -> Tensor:
-        """Return a tensor on the GPU; what is launched from now on waits for it."""
-        if leaf.is_cuda or leaf.layout != torch.strided:
-            return leaf.to(self._device)
-        current = torch.cuda.current_stream(self._device)
-        with torch.cuda.stream(self._stream):
-            there = _pinned(leaf).to(self._device, non_blocking=True)
-        current.wait_stream(self._stream)
-        there.record_stream(current)
-        return there
-
-    def wait_for_steps(self) -> None:
-        """Begin a batch, when few enough of the steps before are still to be computed."""
-        self._steps.append(torch.cuda.current_stream(self._device).record_event())
-        if len(self._steps) > _STEPS_AHEAD:
-            self._steps.popleft().synchronize()
-
-
-def _pinned(leaf: Tensor) -> Tensor:
-    """Return a copy in pinned memory, which nobody else writes into.
-
-    `Tensor.pin_memory` returns a tensor that is pinned as it is, takes as much memory for
-    a column as for its table, and refuses one that repeats a number by a stride of 0.
-    """
-    return torch.empty_like(leaf, pin_memory=True).copy_(leaf)

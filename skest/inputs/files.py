@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`FileBatches`: files of columns, read a part at a time and cut into batches."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
 
@@ -33,12 +32,13 @@ class Part:
     n_rows: int | None
 
 
+@dataclass(frozen=True, eq=False)
 class FileBatches:
     """Batches of the rows of some files, of which a bounded part is in memory.
 
     Parameters
     ----------
-    kind : str
+    files : str
         What is read, for messages.
     parts : sequence of Part
         What to read; shuffling begins with their order.
@@ -56,49 +56,39 @@ class FileBatches:
         How often the rows are gone through; None is without end.
     seed : int
         Seed of the orders: epoch ``e`` always has the order given by ``(seed, e)``.
+    n_skipped : int, default=0
+        How many of the first batches are left out.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        parts: Sequence[Part],
-        unit: str,
-        features: list[str],
-        labels: list[str],
-        *,
-        single_label: bool,
-        batch_size: int,
-        shuffle_buffer: int,
-        num_epochs: int | None,
-        seed: int,
-    ) -> None:
-        self._files = kind
-        self._parts, self._unit = parts, unit
-        self._features, self._labels = features, labels
-        self._single_label = single_label
-        self._batch_size = batch_size
-        self._buffer = shuffle_buffer
-        self._num_epochs = num_epochs
-        self._seed = seed
-        self._n_skipped = 0
+    files: str
+    parts: Sequence[Part]
+    unit: str
+    features: list[str]
+    labels: list[str]
+    single_label: bool
+    batch_size: int
+    shuffle_buffer: int
+    num_epochs: int | None
+    seed: int
+    n_skipped: int = 0
 
     @property
     def is_endless(self) -> bool:
         """Whether it has no end."""
-        return self._num_epochs is None
+        return self.num_epochs is None
 
     @property
     def kind(self) -> str:
         """Say what makes the batches what they are, besides seeds and values."""
         return (
-            f"{self._files}(parts={len(self._parts)}, rows={self._n_rows}, "
-            f"batch_size={self._batch_size}, shuffle_buffer={self._buffer})"
+            f"{self.files}(parts={len(self.parts)}, rows={self._n_rows}, "
+            f"batch_size={self.batch_size}, shuffle_buffer={self.shuffle_buffer})"
         )
 
     @property
     def seeds(self) -> list[int]:
         """The seed that all orders follow from."""
-        return [self._seed]
+        return [self.seed]
 
     @property
     def is_restartable(self) -> bool:
@@ -107,10 +97,8 @@ class FileBatches:
 
     def resumed(self, n_elements: int, seeds: Sequence[int]) -> "FileBatches":
         """Return the same batches in the order of `seeds`, without the first ones."""
-        batches = copy.copy(self)
-        batches._n_skipped += n_elements
-        (batches._seed,) = seeds
-        return batches
+        (seed,) = seeds
+        return replace(self, n_skipped=self.n_skipped + n_elements, seed=seed)
 
     def for_worker(self, context: InputContext) -> "FileBatches":
         """Return the batches of one worker: every n-th part, in orders of its own.
@@ -120,20 +108,18 @@ class FileBatches:
         ValueError
             If there are fewer parts than workers.
         """
-        batches = copy.copy(self)
-        batches._parts = self._parts[context.part_of(len(self._parts), self._unit)]
-        batches._seed = context.own_seed(self._seed)
-        return batches
+        own = self.parts[context.part_of(len(self.parts), self.unit)]
+        return replace(self, parts=own, seed=context.own_seed(self.seed))
 
     def __iter__(self) -> Iterator[Any]:
-        skip, first = self._n_skipped, 0
+        skip, first = self.n_skipped, 0
         if self._n_rows:
-            first, skip = divmod(skip, -(-self._n_rows // self._batch_size))
-        epochs = count() if self._num_epochs is None else range(self._num_epochs)
+            first, skip = divmod(skip, -(-self._n_rows // self.batch_size))
+        epochs = count() if self.num_epochs is None else range(self.num_epochs)
         for epoch in islice(epochs, first, None):
             n_batches = 0
             for rows in self._pieces(epoch):
-                n_here = -(-len(rows) // self._batch_size)
+                n_here = -(-len(rows) // self.batch_size)
                 n_batches += n_here
                 if skip < n_here:
                     yield from islice(self._converted(rows), skip, None)
@@ -143,12 +129,12 @@ class FileBatches:
 
     @property
     def _n_rows(self) -> int | None:
-        known = [part.n_rows for part in self._parts if part.n_rows is not None]
-        return sum(known) if len(known) == len(self._parts) else None
+        known = [part.n_rows for part in self.parts if part.n_rows is not None]
+        return sum(known) if len(known) == len(self.parts) else None
 
     def _pieces(self, epoch: int) -> Iterator[Any]:
         """Yield tables of whole batches in the order of an epoch."""
-        size = max(1, _ROWS_CONVERTED // self._batch_size) * self._batch_size
+        size = max(1, _ROWS_CONVERTED // self.batch_size) * self.batch_size
         for table in self._mixed(epoch):
             for start in range(0, len(table), size):
                 yield table.slice(start, size)
@@ -158,9 +144,9 @@ class FileBatches:
         import pyarrow as pa
 
         rng = np.random.default_rng(
-            np.random.SeedSequence(self._seed, spawn_key=(epoch,))
+            np.random.SeedSequence(self.seed, spawn_key=(epoch,))
         )
-        wanted = max(self._buffer, self._batch_size)
+        wanted = max(self.shuffle_buffer, self.batch_size)
         waiting, n_waiting = [], 0
         for batch in self._read(rng):
             waiting.append(pa.Table.from_batches([batch]))
@@ -171,18 +157,18 @@ class FileBatches:
                 waiting, n_waiting = [rest], len(rest)
         if waiting:
             rest = _joined(waiting)
-            yield rest.take(rng.permutation(len(rest))) if self._buffer else rest
+            yield rest.take(rng.permutation(len(rest))) if self.shuffle_buffer else rest
 
     def _read(self, rng: np.random.Generator) -> Iterator[Any]:
-        n_parts = len(self._parts)
-        for i in rng.permutation(n_parts) if self._buffer else range(n_parts):
-            columns = [*self._features, *self._labels]
-            yield from self._parts[i].read(columns, _ROWS_READ)
+        n_parts = len(self.parts)
+        for i in rng.permutation(n_parts) if self.shuffle_buffer else range(n_parts):
+            columns = [*self.features, *self.labels]
+            yield from self.parts[i].read(columns, _ROWS_READ)
 
     def _divided(self, table: Any, rng: np.random.Generator) -> tuple[Any, Any]:
         """Return rows to use now, a multiple of the batch size, and those that wait."""
-        n_rows, size = len(table), self._batch_size
-        if not self._buffer:
+        n_rows, size = len(table), self.batch_size
+        if not self.shuffle_buffer:
             n_ready = n_rows // size * size
             return table.slice(0, n_ready), table.slice(n_ready)
         n_ready = max(n_rows // 2 // size, 1) * size
@@ -192,15 +178,15 @@ class FileBatches:
     def _converted(self, table: Any) -> Iterator[Any]:
         """Yield the batches of a table."""
         table = table.combine_chunks()
-        features = {name: as_numpy(table[name], name) for name in self._features}
-        labels = {name: self._label(table[name], name) for name in self._labels}
-        for start in range(0, len(table), self._batch_size):
-            rows = slice(start, start + self._batch_size)
+        features = {name: as_numpy(table[name], name) for name in self.features}
+        labels = {name: self._label(table[name], name) for name in self.labels}
+        for start in range(0, len(table), self.batch_size):
+            rows = slice(start, start + self.batch_size)
             batch = take_rows(features, rows)
             if not labels:
                 yield batch
-            elif self._single_label:
-                yield batch, take_rows(labels[self._labels[0]], rows)
+            elif self.single_label:
+                yield batch, take_rows(labels[self.labels[0]], rows)
             else:
                 yield batch, take_rows(labels, rows)
 
@@ -208,7 +194,7 @@ class FileBatches:
         if column.null_count:
             raise ValueError(
                 f"Column {name!r} is the label and has {column.null_count} missing "
-                f"value(s) in some of {self._files}. Remove those rows from the files, or "
+                f"value(s) in some of {self.files}. Remove those rows from the files, or "
                 "fill them."
             )
         return as_numpy(column, name)

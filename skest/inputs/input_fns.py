@@ -16,12 +16,10 @@ import numpy as np
 
 from skest.core.checks import check_integer
 from skest.core.random import seed_sequence
-from skest.core.tf_names import former_arguments
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.files import FileBatches, Part, import_arrow
 from skest.inputs.pipeline import Pipeline
 
-_NO_QUEUE = "leave it out: rows come from memory, without a queue"
 _INPUT_FN_ARGUMENTS = ("mode", "params", "config", "input_context")
 
 
@@ -33,7 +31,6 @@ def _check_shuffle(shuffle: Any) -> None:
         )
 
 
-@former_arguments(queue_capacity=_NO_QUEUE, num_threads=_NO_QUEUE)
 def numpy_input_fn(
     x: Any,
     y: Any = None,
@@ -103,9 +100,6 @@ def numpy_input_fn(
     return input_fn
 
 
-@former_arguments(
-    queue_capacity=_NO_QUEUE, num_threads=_NO_QUEUE, target_column="leave it out"
-)
 def pandas_input_fn(
     x: Any,
     y: Any = None,
@@ -354,13 +348,6 @@ def parquet_input_fn(
     )
 
 
-@former_arguments(
-    column_names="leave it out: names are in the first line of each file",
-    field_delim="use 'delimiter'",
-    file_pattern="use 'paths'",
-    label_name="use 'label'",
-    select_columns="use 'columns'",
-)
 def csv_input_fn(
     paths: Paths,
     batch_size: int = 128,

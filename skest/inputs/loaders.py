@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loaders of torch whose order can be repeated, and one worker's part of them."""
+"""`SeededLoader`: a loader of torch whose order can be repeated, and a worker's part."""
 
 import copy
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch.utils.data import (
@@ -19,101 +19,20 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from skest.core.random import RunRandom, child_seed
+from skest.core.random import child_seed
 from skest.inputs.input_context import InputContext
 
-_END = object()
 _DRAWING_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-class _Seeded:
-    """A DataLoader, the seed of what it draws, and how many batches to leave out."""
+class SeededLoader:
+    """A DataLoader without a generator of its own, whose order can be repeated.
 
-    def __init__(
-        self, loader: DataLoader[Any], seed: int | None = None, n_skipped: int = 0
-    ) -> None:
-        self._loader = loader
-        self._n_skipped = n_skipped
-        self.seeds = [_drawn_seed() if seed is None else seed]
-
-    @property
-    def kind(self) -> str:
-        """What the data are, in words."""
-        return type(self._loader).__name__
-
-    def resumed(self, n_elements: int, seeds: Sequence[int]) -> Self:
-        """Return the same data in the order of `seeds`, without the first elements."""
-        (seed,) = seeds
-        return type(self)(self._loader, seed, n_elements)
-
-    def for_worker(self, context: InputContext) -> Self | None:
-        """Return the part of one worker, or None if rows can't be loaded in part."""
-        loader = shard_loader(self._loader, context)
-        if loader is None or loader is self._loader:
-            return None if loader is None else self
-        return type(self)(loader, context.own_seed(self.seeds[0]), self._n_skipped)
-
-
-class SeededLoader(_Seeded):
-    """A DataLoader without a generator of its own, which draws from one seed.
-
-    Such a loader takes its order, and the seeds of its workers, from torch's global
-    generator. That stays what draws the seed here, so that ``torch.manual_seed`` has the
-    last word as ever; but an interrupted training that goes on with the seed sees the
-    rows that it has not seen. It is a `skest.inputs.Resumable`.
-
-    Parameters
-    ----------
-    loader : torch.utils.data.DataLoader
-        Its ``generator`` is None.
-    seed : int, default=None
-        None draws one from torch's global generator.
-    n_skipped : int, default=0
-        How many batches to leave out; they are loaded nevertheless.
-
-    Examples
-    --------
-    >>> from torch.utils.data import DataLoader
-    >>> from skest.inputs.loaders import SeededLoader
-    >>> data = SeededLoader(DataLoader(range(9), batch_size=9, shuffle=True))
-    >>> [order] = data
-    >>> [again] = data.resumed(0, data.seeds)
-    >>> bool((order == again).all())
-    True
-    """
-
-    #: One pass is what can be repeated: workers may be at work in it.
-    is_restartable = False
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from islice(self._elements(), self._n_skipped, None)
-
-    def _elements(self) -> Iterator[Any]:
-        random = RunRandom(self.seeds[0])
-        loader = self._loader
-        with random.as_global():
-            is_mapped = not isinstance(loader.dataset, IterableDataset)
-            if is_mapped and loader._iterator is not None:
-                # Workers that persist are taken over, without what making the iterator
-                # draws: maybe a sampler's order, which is made anew, and their seed.
-                iter(loader._index_sampler)
-                _drawn_seed()
-            iterator = iter(loader)
-        while True:
-            with random.as_global():  # samplers and datasets may draw for every batch
-                element = next(iterator, _END)
-            if element is _END:
-                return
-            yield element
-
-
-class PassLoader(_Seeded):
-    """A DataLoader without a generator of its own, as the source of a Pipeline.
-
-    Every pass gets a generator, made from one seed and the number of the pass, because a
-    thread of ``Pipeline.prefetch`` can't borrow torch's global generator: the training
-    may hold it. So orders of torch's samplers and the seeds of workers can be repeated;
-    what other samplers, or datasets without workers, draw can't. It is a
+    Every pass gets a generator, made from one seed and the number of the pass. The seed is
+    drawn from torch's global generator, as torch does, so that ``torch.manual_seed`` has
+    the last word; but an interrupted training that goes on with it sees the rows that it
+    has not seen. So orders of torch's samplers and the seeds of workers are repeated; what
+    other samplers, or datasets without workers, draw by themselves is not. It is a
     `skest.inputs.Resumable`.
 
     Parameters
@@ -129,8 +48,8 @@ class PassLoader(_Seeded):
     Examples
     --------
     >>> from torch.utils.data import DataLoader
-    >>> from skest.inputs.loaders import PassLoader
-    >>> data = PassLoader(DataLoader(range(9), batch_size=9, shuffle=True))
+    >>> from skest.inputs.loaders import SeededLoader
+    >>> data = SeededLoader(DataLoader(range(9), batch_size=9, shuffle=True))
     >>> [order] = data
     >>> [again] = data
     >>> [next_order] = data.of_pass((1,))
@@ -140,23 +59,43 @@ class PassLoader(_Seeded):
 
     is_restartable = True
 
-    def of_pass(self, epochs: Sequence[int]) -> "PassLoader":
+    def __init__(
+        self, loader: DataLoader[Any], seed: int | None = None, n_skipped: int = 0
+    ) -> None:
+        self._loader = loader
+        self._n_skipped = n_skipped
+        if seed is None:  # as DataLoader and its samplers draw it
+            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        self.seeds = [seed]
+
+    @property
+    def kind(self) -> str:
+        """What the data are, in words."""
+        return type(self._loader).__name__
+
+    def resumed(self, n_elements: int, seeds: Sequence[int]) -> "SeededLoader":
+        """Return the same data in the order of `seeds`, without the first elements."""
+        (seed,) = seeds
+        return SeededLoader(self._loader, seed, n_elements)
+
+    def for_worker(self, context: InputContext) -> "SeededLoader | None":
+        """Return the part of one worker, or None if rows can't be loaded in part."""
+        loader = shard_loader(self._loader, context)
+        if loader is None or loader is self._loader:
+            return None if loader is None else self
+        return SeededLoader(loader, context.own_seed(self.seeds[0]), self._n_skipped)
+
+    def of_pass(self, epochs: Sequence[int]) -> "SeededLoader":
         """Return the data of a pass, given its number in every repetition around it."""
         if not epochs:
             return self
         seed = child_seed(self.seeds[0], *epochs)
-        return PassLoader(self._loader, seed, self._n_skipped)
+        return SeededLoader(self._loader, seed, self._n_skipped)
 
     def __iter__(self) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(self.seeds[0])
-        yield from islice(
-            _with_generator(self._loader, generator), self._n_skipped, None
-        )
-
-
-def _drawn_seed() -> int:
-    """Draw a seed from torch's global generator, as DataLoader and its samplers do."""
-    return int(torch.empty((), dtype=torch.int64).random_().item())
+        batches = _with_generator(self._loader, generator)
+        yield from islice(batches, self._n_skipped, None)
 
 
 def _with_generator(

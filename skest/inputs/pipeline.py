@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from skest.core.checks import check_integer
 from skest.core.random import seed_sequence
 from skest.inputs.input_context import InputContext
-from skest.inputs.loaders import PassLoader
+from skest.inputs.loaders import SeededLoader
 from skest.inputs.stages import (
     Batch,
     Cache,
@@ -382,7 +382,7 @@ def _as_source(source: Any) -> Any:
     )
     if not is_table:
         if isinstance(source, DataLoader) and source.generator is None:
-            return PassLoader(source)
+            return SeededLoader(source)
         if isinstance(source, Iterator):
             return _OneShot(source)
         if isinstance(source, Iterable) or callable(source) or _is_map_style(source):
@@ -416,7 +416,7 @@ def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:
     elif isinstance(source, _OneShot):
         yield from islice(source, skip, None)
     else:
-        if isinstance(source, PassLoader):
+        if isinstance(source, SeededLoader):
             source = source.of_pass(epochs)
         if isinstance(source, Resumable):
             source, skip = source.resumed(skip, source.seeds), 0

@@ -95,11 +95,11 @@ def shard(data: Any, context: InputContext | None) -> Any:
     """
     if context is None or context.num_input_pipelines == 1:
         return data
+    if isinstance(data, DataLoader) and data.generator is None:
+        data = SeededLoader(data)
     part: Any = None
-    if isinstance(data, DataLoader) and data.generator is not None:
+    if isinstance(data, DataLoader):
         part = shard_loader(data, context)
-    elif isinstance(data, DataLoader):
-        part = SeededLoader(data).for_worker(context)
     elif hasattr(data, "for_worker"):
         part = data.for_worker(context)
     if part is not None:

@@ -2,12 +2,13 @@
 """The stages of a `Pipeline`: each makes an iterator of the one before it."""
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import count, islice
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,18 +36,20 @@ class Upstream:
     length: int | None
 
 
-class Stage(Protocol):
+class Stage(ABC):
     """One operation of a pipeline."""
 
+    @abstractmethod
     def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements from position `skip` on."""
 
     def length(self, n_before: int | None) -> int | None:
-        """Return the number of elements, given that of the stage before."""
+        """Return the number of elements, given that of the stage before: as many."""
+        return n_before
 
 
 @dataclass(frozen=True)
-class Map:
+class Map(Stage):
     """Applies a function to every element."""
 
     function: Callable[[Any], Any]
@@ -56,13 +59,9 @@ class Map:
         with upstream.opened(skip, epochs) as before:
             yield from map(self.function, before)
 
-    def length(self, n_before: int | None) -> int | None:
-        """Return as many."""
-        return n_before
-
 
 @dataclass(frozen=True)
-class Filter:
+class Filter(Stage):
     """Keeps the elements for which a function is true."""
 
     predicate: Callable[[Any], Any]
@@ -78,7 +77,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class Shuffle(Stage):
     """Draws every element from a buffer, which is filled up in order."""
 
     buffer_size: int
@@ -99,13 +98,9 @@ class Shuffle:
         for i in rng.permutation(len(buffer)):
             yield buffer[i]
 
-    def length(self, n_before: int | None) -> int | None:
-        """Return as many."""
-        return n_before
-
 
 @dataclass(frozen=True)
-class Repeat:
+class Repeat(Stage):
     """Goes through the elements several times, or without end."""
 
     count: int | None
@@ -133,7 +128,7 @@ class Repeat:
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Stage):
     """Makes one element of several."""
 
     batch_size: int
@@ -155,7 +150,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Unbatch:
+class Unbatch(Stage):
     """Makes single rows of batches."""
 
     def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
@@ -172,7 +167,7 @@ class Unbatch:
 
 
 @dataclass(frozen=True)
-class Shard:
+class Shard(Stage):
     """Takes every n-th element."""
 
     num_shards: int
@@ -191,7 +186,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Prefetch:
+class Prefetch(Stage):
     """Computes elements ahead, in a thread."""
 
     n_ahead: int
@@ -200,13 +195,9 @@ class Prefetch:
         """Yield the same elements."""
         return prefetched(lambda: upstream.opened(skip, epochs), self.n_ahead)
 
-    def length(self, n_before: int | None) -> int | None:
-        """Return as many."""
-        return n_before
-
 
 @dataclass(frozen=True)
-class Cache:
+class Cache(Stage):
     """Keeps the elements of the first pass in memory, once it is complete."""
 
     _kept: list[list[Any]] = field(default_factory=list)
@@ -226,10 +217,6 @@ class Cache:
                 if len(elements) > skip:
                     yield element
         self._kept[:] = [elements]
-
-    def length(self, n_before: int | None) -> int | None:
-        """Return as many."""
-        return n_before
 
 
 def stack(rows: Sequence[Any]) -> Any:

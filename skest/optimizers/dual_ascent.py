@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from skest.core.resources import without_dynamo
+from skest.optimizers.ftrl import loss_of
 
 _SUM = "dual_sum"
 _IDS, _DUALS = "example_ids", "duals"
@@ -182,10 +183,7 @@ class DualAscent(Optimizer):
             If different examples have the same id, or the first step finds weights that
             are not zero.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if self._batch is None:
             raise RuntimeError("DualAscent.step needs a call of observe before it.")
         batch, self._batch = self._batch, None

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Ftrl` and `ProximalAdagrad`: L1 and L2 in closed form, which torch.optim lacks."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +14,73 @@ from skest.core.checks import check_not_negative, check_positive
 from skest.core.resources import without_dynamo
 
 
-class Ftrl(Optimizer):
+def loss_of(closure: Callable[[], float] | None) -> float | None:
+    """Return what a closure of `Optimizer.step` returns, called with gradients on."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+class Elementwise(Optimizer):
+    """A rule for dense gradients, whose slots are there from construction on.
+
+    A subclass defines ``_slots`` of a parameter and ``_apply``, which updates several
+    parameters together.
+    """
+
+    @abstractmethod
+    def _slots(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+        """Return the slots that a parameter starts with."""
+
+    @abstractmethod
+    def _apply(
+        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]
+    ) -> None:
+        """Update parameters and slots in place."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add parameters, as in torch.optim, and create their slots."""
+        without_dynamo(Optimizer.add_param_group)(self, param_group)
+        group = self.param_groups[-1]
+        for param in group["params"]:
+            self.state[param] = self._slots(param, group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Update all parameters that have a gradient.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the gradients anew and returns the loss.
+
+        Returns
+        -------
+        loss : float or None
+            What `closure` returned.
+
+        Raises
+        ------
+        ValueError
+            If a gradient is sparse.
+        """
+        loss = loss_of(closure)
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            grads = [p.grad for p in params]
+            if any(grad.is_sparse for grad in grads):
+                name = type(self).__name__
+                raise ValueError(
+                    f"{name} takes dense gradients, got a sparse one; wrap the optimizer: "
+                    f"skest.optimizers.RowSparse({name}(...))."
+                )
+            if params:
+                self._apply(params, grads, group)
+        return loss
+
+
+class Ftrl(Elementwise):
     r"""Follow-the-regularised-leader with per-element learning rates.
 
     Every element keeps two slots: ``accumulator`` :math:`n`, the sum of squared
@@ -86,64 +153,26 @@ class Ftrl(Optimizer):
         l2_shrinkage: float = 0.0,
         beta: float = 0.0,
     ) -> None:
-        not_negative = {
+        options = {
+            "lr": lr,
             "initial_accumulator_value": initial_accumulator_value,
             "l1": l1,
             "l2": l2,
             "l2_shrinkage": l2_shrinkage,
             "beta": beta,
         }
-        # Written so that NaN is refused as well.
-        if not lr >= 0:
-            raise ValueError(f"'lr' must be >= 0, got {lr!r}.")
-        if not lr_power <= 0:
-            raise ValueError(f"'lr_power' must be <= 0, got {lr_power!r}.")
-        for name, value in not_negative.items():
-            if not value >= 0:
-                raise ValueError(f"{name!r} must be >= 0, got {value!r}.")
-        super().__init__(params, {"lr": lr, "lr_power": lr_power, **not_negative})
+        for name, value in options.items():
+            check_not_negative(value, name, "Ftrl")
+        if not lr_power <= 0:  # so that NaN is refused as well
+            raise ValueError(f"'lr_power' of Ftrl must be <= 0; got {lr_power!r}.")
+        super().__init__(params, {**options, "lr_power": lr_power})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, as in torch.optim, and create their slots."""
-        without_dynamo(Optimizer.add_param_group)(self, param_group)
-        group = self.param_groups[-1]
-        for param in group["params"]:
-            self.state[param] = {
-                "accumulator": torch.full_like(
-                    param, group["initial_accumulator_value"], requires_grad=False
-                ),
-                "linear": torch.zeros_like(param, requires_grad=False),
-            }
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update all parameters that have a gradient.
-
-        Parameters
-        ----------
-        closure : callable, optional
-            Computes the gradients anew and returns the loss.
-
-        Returns
-        -------
-        loss : float or None
-            What `closure` returned.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params and group["lr"] > 0:
-                self._update(params, group)
-        return loss
+    def _slots(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
+        start = group["initial_accumulator_value"]
+        return {
+            "accumulator": torch.full_like(param, start, requires_grad=False),
+            "linear": torch.zeros_like(param, requires_grad=False),
+        }
 
     @torch.no_grad()
     def keep_weights(self, params: Iterable[Tensor]) -> None:
@@ -190,23 +219,20 @@ class Ftrl(Optimizer):
                         param, self.state[param]["accumulator"], group
                     )
 
-    def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
-        grads = [p.grad for p in params if p.grad is not None]
-        if any(grad.is_sparse for grad in grads):
-            raise ValueError(
-                "Ftrl takes dense gradients, got a sparse one; wrap the optimizer: "
-                "skest.optimizers.RowSparse(Ftrl(...))."
+    def _apply(
+        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]
+    ) -> None:
+        if group["lr"] > 0:  # the rule divides by it
+            _ftrl(
+                params,
+                grads,
+                [self.state[p]["accumulator"] for p in params],
+                [self.state[p]["linear"] for p in params],
+                # A scheduler may keep the rate as a tensor.
+                lr=float(group["lr"]),
+                power=-group["lr_power"],
+                **{name: group[name] for name in ("l1", "l2", "l2_shrinkage", "beta")},
             )
-        _ftrl(
-            params,
-            grads,
-            [self.state[p]["accumulator"] for p in params],
-            [self.state[p]["linear"] for p in params],
-            # A scheduler may keep the rate as a tensor.
-            lr=float(group["lr"]),
-            power=-group["lr_power"],
-            **{name: group[name] for name in ("l1", "l2", "l2_shrinkage", "beta")},
-        )
 
 
 def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Tensor:
@@ -265,7 +291,7 @@ def _foreach_power(tensors: list[Tensor], exponent: float) -> list[Tensor]:
     return list(torch._foreach_pow(tensors, exponent))
 
 
-class ProximalAdagrad(Optimizer):
+class ProximalAdagrad(Elementwise):
     r"""Adagrad whose every step ends with the penalties, so that weights become zero.
 
     Every element keeps one slot, the ``accumulator`` :math:`n` of squared gradients, from
@@ -336,52 +362,13 @@ class ProximalAdagrad(Optimizer):
         }
         super().__init__(params, options)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, as in torch.optim, and create their slots."""
-        without_dynamo(Optimizer.add_param_group)(self, param_group)
-        group = self.param_groups[-1]
+    def _slots(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:
         start = group["initial_accumulator_value"]
-        for param in group["params"]:
-            slot = torch.full_like(param, start, requires_grad=False)
-            self.state[param] = {"accumulator": slot}
+        return {"accumulator": torch.full_like(param, start, requires_grad=False)}
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update all parameters that have a gradient.
-
-        Parameters
-        ----------
-        closure : callable, optional
-            Computes the gradients anew and returns the loss.
-
-        Returns
-        -------
-        loss : float or None
-            What `closure` returned.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._update(params, group)
-        return loss
-
-    def _update(self, params: list[torch.Tensor], group: dict[str, Any]) -> None:
-        grads = [p.grad for p in params if p.grad is not None]
-        if any(grad.is_sparse for grad in grads):
-            raise ValueError(
-                "ProximalAdagrad takes dense gradients, got a sparse one; wrap the "
-                "optimizer: skest.optimizers.RowSparse(ProximalAdagrad(...))."
-            )
+    def _apply(
+        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]
+    ) -> None:
         accumulators = [self.state[p]["accumulator"] for p in params]
         torch._foreach_addcmul_(accumulators, grads, grads)
         rates = torch._foreach_rsqrt(accumulators)

@@ -4,7 +4,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as _optimizers
 
 from skest.core.resources import inside
+from skest.optimizers.ftrl import loss_of
 
 # Where tables have fewer rows together, values are summed for all of them at once.
 _ROWS_TOGETHER = 2**20
@@ -139,14 +140,8 @@ class RowSparse(Optimizer):
         if not any(param_group is group for group in self.inner.param_groups):
             self.inner.add_param_group(param_group)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Make one step of `inner` over dense parameters and touched rows.
 
         Parameters
@@ -159,10 +154,7 @@ class RowSparse(Optimizer):
         loss : float or None
             What `closure` returned.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         self._make_dense()
         whole = [group["params"] for group in self.param_groups]
         loans: list[_Loan] = []

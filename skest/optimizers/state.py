@@ -72,7 +72,7 @@ def named_state(
                 tensors[f"{name}/{slot}"] = value.detach()
                 slots.setdefault(name, []).append(slot)
             else:
-                value = _to_json(value, f"slot {slot!r} of {name!r}")
+                value = to_json(value, f"The optimizer's slot {slot!r} of {name!r}")
                 values.setdefault(name, {})[slot] = value
     return tensors, {
         "class": _class_name(optimizer),
@@ -256,7 +256,7 @@ def group_options(group: Mapping[str, Any]) -> dict[str, Any]:
     """
     left_out = IMPLEMENTATION_OPTIONS | {"params", "param_names"}
     return {
-        key: _to_json(value, f"option {key!r}")
+        key: to_json(value, f"The optimizer's option {key!r}")
         for key, value in group.items()
         if key not in left_out
     }
@@ -265,28 +265,47 @@ def group_options(group: Mapping[str, Any]) -> dict[str, Any]:
 def set_group_options(group: dict[str, Any], options: Mapping[str, Any]) -> None:
     """Set options that `group_options` returned, in the types that the group has."""
     for key, value in options.items():
-        group[key] = _from_json(value, group.get(key))
+        group[key] = from_json(value, group.get(key))
 
 
-def _to_json(value: Any, where: str) -> Any:
+def to_json(value: Any, what: str) -> Any:
+    """Return a part of the state of an optimizer or scheduler in types that JSON has.
+
+    Dictionaries whose keys are no strings become pairs.
+
+    Raises
+    ------
+    TypeError
+        If it is of another type; `what` says what it is.
+    """
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and not value.ndim):
         return value.item()
     if isinstance(value, list | tuple):
-        return [_to_json(item, where) for item in value]
+        return [to_json(item, what) for item in value]
+    if isinstance(value, Mapping):
+        items = {key: to_json(item, what) for key, item in value.items()}
+        are_strings = all(isinstance(key, str) for key in items)
+        return items if are_strings else [[key, item] for key, item in items.items()]
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(
-        f"The optimizer's {where} is of type {type(value).__name__}, which no "
-        "checkpoint can hold; it must be a number, a string or a list of those, or for "
-        "a slot a tensor."
+        f"{what} is of type {type(value).__name__}, which no checkpoint can hold; it must "
+        "be a number, a string or a list of those, or for a slot a tensor."
     )
 
 
-def _from_json(value: Any, current: Any) -> Any:
-    """Return a saved option in the type that the optimizer keeps it in."""
+def from_json(value: Any, current: Any) -> Any:
+    """Return what `to_json` wrote, in the types that are there now."""
+    kind: Any = type(current)
     if isinstance(current, Tensor):
         return torch.full_like(current, value)
-    return tuple(value) if isinstance(current, tuple) else value
+    if isinstance(current, Mapping):
+        items = dict(value).items()
+        return kind({key: from_json(item, current.get(key)) for key, item in items})
+    if isinstance(current, list | tuple) and len(current) == len(value):
+        pairs = zip(value, current, strict=True)
+        return kind(from_json(item, of) for item, of in pairs)
+    return value
 
 
 def _differences(

@@ -164,12 +164,14 @@ def test_regression_minimises_half_the_squared_error():
 
 def test_wrong_settings():
     for arguments, error, match in [
-        ({"l1": -1.0}, ValueError, "'l1' of LinearSDCA must be finite and >= 0"),
-        ({"l1": float("nan")}, ValueError, "'l1' of LinearSDCA must be finite"),
-        ({"l2": 0.0}, ValueError, "'l2' of LinearSDCA must be finite and > 0; got 0"),
-        ({"l2": float("inf")}, ValueError, "'l2' of LinearSDCA must be finite"),
-        ({"l2": "1"}, TypeError, "'l2' of LinearSDCA must be a number; got '1'"),
-        ({"l2": True}, TypeError, "'l2' of LinearSDCA must be a number; got True"),
+        ({"l1": -1.0}, ValueError, "'l1' of LinearSDCA must be .* at least 0; got -1"),
+        (
+            {"l2": 0.0},
+            ValueError,
+            "'l2' of LinearSDCA must be .* greater than 0; got 0",
+        ),
+        ({"l2": float("inf")}, ValueError, "'l2' of LinearSDCA must be a finite"),
+        ({"l2": True}, TypeError, "'l2' of LinearSDCA must be a finite .* got True"),
         ({"example_id_column": 3}, TypeError, "'example_id_column' .* name of a"),
         ({"example_id_column": ""}, TypeError, "'example_id_column' .* name of a"),
     ]:

@@ -68,15 +68,6 @@ def test_what_a_killed_process_left_is_no_lock(tmp_path, caplog):
     assert "of process 123 on there, was killed" in caplog.text
 
 
-def test_a_file_of_something_else(tmp_path):
-    for content in ["", "[]", "{", '{"pid']:
-        (tmp_path / "training.json").write_text(content)
-        with training_lock(tmp_path), pytest.raises(ModelDirInUseError):
-            (tmp_path / "training.json").write_text(content)
-            with training_lock(tmp_path):
-                pass
-
-
 def test_a_file_system_without_locks(tmp_path, monkeypatch, caplog):
     error = OSError(errno.ENOLCK, "No locks available")
     monkeypatch.setattr(FileLock, "acquire", raising(error))

@@ -160,17 +160,7 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
     assert store.latest_step() == 12
 
 
-def test_the_pointer_may_be_a_bare_name(tmp_path):
-    store = saved(tmp_path, 1, 2, 3, keep_max=3)
-    (tmp_path / "checkpoint").write_text("ckpt-2\n")
-    assert_same_checkpoint(store.latest(), checkpoint_of(2))
-    store.save(checkpoint_of(4))
-    assert on_disk(tmp_path) == [1, 2, 3, 4]
-    assert store.latest_step() == 4
-
-
-@pytest.mark.parametrize("is_bare", [False, True])
-def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path, is_bare):
+def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path):
     clock = FakeClock(now=1e9)
     options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
     store = DirectoryStore(tmp_path, **options)
@@ -179,42 +169,16 @@ def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path, is_bare):
         clock.now += 3600
     assert on_disk(tmp_path) == [2, 4, 5]
     point_to(tmp_path, "ckpt-2")
-    if is_bare:
-        (tmp_path / "checkpoint").write_text("ckpt-2")
     saved(tmp_path, 2, 6, 7, 8, **options)  # a training saves where it begins
-    assert on_disk(tmp_path) == ([2, 4, 5, 7, 8] if is_bare else [2, 4, 6, 7, 8])
+    assert on_disk(tmp_path) == [2, 4, 6, 7, 8]
 
 
-def test_what_people_put_around_a_name(tmp_path, caplog):
-    store = saved(tmp_path, 1, 2, 3)
-    for content in [
-        '"ckpt-2"\n',
-        "'ckpt-2'",
-        "ckpt-2/\n",
-        '"ckpt-2/"',
-        "\ufeffckpt-2\r\n",
-        '\ufeff{"latest": "ckpt-2"}',
-        '{"latest": " ckpt-2/ "}',
-    ]:
-        (tmp_path / "checkpoint").write_bytes(content.encode())
-        assert store.latest().global_step == 2
-        assert caplog.text == ""
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ('{"latest": "ckpt-9"}', "'ckpt-9'"),
-        ("ckpt 2\n", "'ckpt 2'"),
-        ('{"latest', """'{"latest'"""),
-    ],
-)
-def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content, named):
+@pytest.mark.parametrize("content", ['{"latest": "ckpt-9"}', '{"latest'])
+def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content):
     store = saved(tmp_path, 1, 2)
     (tmp_path / "checkpoint").write_text(content)
     assert store.latest().global_step == 2
-    assert f"checkpoint names {named}, which is not there. 'ckpt-2' is" in caplog.text
-    assert "It has no list of the checkpoints: all are" in caplog.text
+    assert "names no checkpoint that is there. 'ckpt-2' is used" in caplog.text
 
 
 # Permissions, and errors of the system
@@ -281,23 +245,6 @@ def test_damaged_files_are_refused(tmp_path, name):
                 CorruptCheckpointError, match=r"ckpt-2' is damaged:.*Delete it"
             ):
                 store.latest()
-
-
-def test_a_damaged_state_is_refused(tmp_path):
-    store = saved(tmp_path, 2)
-    path = tmp_path / "ckpt-2" / "state.json"
-    state = json.loads(path.read_text())
-    for changes in (
-        {"format": "skest.checkpoint/2"},
-        {"format": None},
-        {"global_step": None},
-        {"files": []},
-        {"files": None},
-        {"files": {"variables.safetensors": 3}},
-    ):
-        path.write_text(json.dumps({**state, **changes}))
-        with pytest.raises(CorruptCheckpointError, match="is damaged"):
-            store.latest()
 
 
 @pytest.fixture(scope="module")
@@ -501,25 +448,7 @@ def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, 
     assert store.latest().variables["a"].tolist() == [1.0] * 9
 
 
-def test_all_files_of_a_checkpoint_are_flushed(tmp_path, monkeypatch):
-    flushed, fsync = set(), os.fsync
-
-    def noting(descriptor):
-        fsync(descriptor)
-        flushed.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", noting)
-    saved(tmp_path, 1)
-    there = [path for path in tmp_path.rglob("*") if path.name in FILES]
-    assert len(there) == len(FILES)
-    assert {path.stat().st_ino for path in there} <= flushed
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["ckpt-5", json.dumps({"latest": "ckpt-5", "all": ["ckpt-2", "ckpt-4"]})],
-)
-def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog, content):
+def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog):
     clock = FakeClock(now=1e9)
     options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
     store = DirectoryStore(tmp_path, **options)
@@ -527,8 +456,8 @@ def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog, content
         store.save(checkpoint_of(step))
         clock.now += 3600
     assert on_disk(tmp_path) == [2, 4, 5]
-    (tmp_path / "checkpoint").write_text(content)
+    (tmp_path / "checkpoint").write_text('{"latest": "ckpt-5"}')
     clock.now = (tmp_path / "ckpt-5").stat().st_mtime  # the time of what is found
     saved(tmp_path, 6, 7, 8, 9, **options)
     assert on_disk(tmp_path) == [2, 4, 5, 8, 9]
-    assert caplog.text.count("It has no list of the checkpoints: all are kept") == 1
+    assert caplog.text.count("has no list of the checkpoints: all are kept") == 1

@@ -99,17 +99,6 @@ def test_a_checkpoint_of_its_own_comes_first(tmp_path, trained):
     torch.testing.assert_close(again.checkpoint.variables, before.variables)
 
 
-def test_the_checkpoint_of_step_0_has_the_warm_variables(tmp_path, trained):
-    new = Estimator(
-        model_fn, tmp_path, RunConfig(save_checkpoints_steps=5), warm_start_from=trained
-    )
-    new.train(table_fn(), steps=2)
-    steps = {path.name for path in tmp_path.glob("ckpt-*")}
-    assert steps == {"ckpt-0", "ckpt-2"}
-    at_0 = Estimator(model_fn, warm_start_from=tmp_path / "ckpt-0", params=FROZEN)
-    assert_started_from(at_0.train(table_fn(), steps=1), trained)
-
-
 def test_train_and_evaluate_starts_warm_once(tmp_path, trained):
     def run(source):
         estimator = Estimator(model_fn, tmp_path, params=FROZEN, warm_start_from=source)
@@ -189,15 +178,6 @@ def test_every_axis_has_its_own_initializer():
             if first == "rows"
             else (2, 1, "not in the source, rows: 1 of 2")
         )
-
-
-def test_what_fills_new_rows():
-    for initializer, expected in [(None, 0), (nn.init.ones_, 1), (lambda t: None, 9)]:
-        network = nn.ParameterDict({"table": nn.Parameter(torch.full((2, 1), 9.0))})
-        info = VocabInfo(["b", "c"], 2, 0, ["a", "b"], backup_initializer=initializer)
-        old = Checkpoint(0, {"table": torch.tensor([[1.0], [2.0]])})
-        warm_start(network, [], WarmStartSettings(old, None, {"table": info}))
-        assert network["table"].tolist() == [[2], [expected]]
 
 
 def test_initializers_draw_from_the_run_alone(trained):

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-import threading
 from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from skest.core.random import RunRandom, draws_from_global_generator
@@ -29,17 +26,6 @@ class Gan(nn.Module):
 def lent(random):
     with random.as_global():
         return torch.rand(3)
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**63))
-def test_a_seed_gives_the_same_numbers(seed):
-    first, second = RunRandom(seed), RunRandom(seed)
-    assert torch.equal(lent(first), lent(second))
-    assert torch.equal(
-        torch.rand(3, generator=first.generator),
-        torch.rand(3, generator=second.generator),
-    )
 
 
 def test_streams_differ():
@@ -110,21 +96,3 @@ def test_what_may_draw_from_the_global_generator():
         ),
     ]:
         assert draws_from_global_generator(network, *others) == draws
-
-
-def test_threads_do_not_mix_their_streams():
-    results = {}
-
-    def draw(seed):
-        random = RunRandom(seed)
-        with random.as_global():
-            results[seed] = torch.cat([torch.rand(1) for _ in range(200)])
-
-    threads = [threading.Thread(target=draw, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed, drawn in results.items():
-        with RunRandom(seed).as_global():
-            assert torch.equal(torch.cat([torch.rand(1) for _ in range(200)]), drawn)

@@ -214,13 +214,6 @@ def test_nothing_is_called_when_max_steps_are_reached(max_steps):
     assert (step_of(estimator), hook.calls, counted.modes) == (6, [], ["train"])
 
 
-def test_training_ends_with_the_input():
-    estimator = Estimator(model_fn)
-    for call, arguments in enumerate([{}, {"max_steps": 12}, {"max_steps": 12}]):
-        estimator.train(table_fn(), **arguments)
-        assert step_of(estimator) == (5, 10, 12)[call]
-
-
 def test_wrong_arguments_of_train_are_refused():
     for arguments, error, message in [
         (
@@ -286,15 +279,6 @@ def test_hooks_may_be_any_iterable_and_come_before_those_of_the_model():
         "caller",
         "prediction",
     ]
-
-
-def test_training_learns():
-    config = RunConfig(random_seed=0)
-    estimator = Estimator(model_fn, config=config, params={"lr": 0.1})
-    estimator.train(ENDLESS, steps=300)
-    weight = estimator.get_variable_value("weight")
-    np.testing.assert_allclose(weight, [[1.0, -2.0, 0.5]], atol=1e-3)
-    assert estimator.evaluate(table_fn())["loss"] < 1e-6
 
 
 # evaluate

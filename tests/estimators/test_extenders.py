@@ -9,7 +9,7 @@ from torch import nn
 
 import skest
 from skest import Estimator, EstimatorSpec, RunConfig, add_metrics
-from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest.heads import BinaryClassHead
 from skest.metrics import AUC, Accuracy, Mean
 from tests._models import N_FEATURES, model_fn, squared_loss, table, table_fn
 
@@ -46,9 +46,6 @@ def trained(fn=model_fn, input_fn=None, model_dir=None, params=None):
     return estimator.train(input_fn or table_fn())
 
 
-# Metrics of any kind in a specification
-
-
 # Beside a model's own metrics
 
 
@@ -83,22 +80,6 @@ def test_beside_the_metrics_of_a_head():
     assert results == own
 
 
-def test_beside_several_heads():
-    heads = MultiHead([BinaryClassHead(name="sign"), RegressionHead(name="size")])
-    x, y = table()
-    labels = {"sign": y > 0, "size": y}
-    input_fn = functools.partial(skest.inputs.ArrayDataset, x, labels, batch_size=8)
-    params = {"head": heads, "width": 2}
-    estimator = trained(head_model_fn, input_fn, params=params)
-
-    def metric_fn(labels, predictions):
-        error = predictions["size", "predictions"] - labels["size"]
-        return {"error": (Mean(), error.abs())}
-
-    results = add_metrics(estimator, metric_fn).evaluate(input_fn)
-    assert results["error"] > 0 and "auc/sign" in results
-
-
 def test_a_new_metric_replaces_one_of_the_model():
     for fn, input_fn, name in (
         (model_fn, table_fn(), "mean"),
@@ -110,17 +91,6 @@ def test_a_new_metric_replaces_one_of_the_model():
         results = extended.evaluate(input_fn)
         assert results == own | {name: 20}
         assert estimator.evaluate(input_fn) == own
-
-
-def test_metrics_can_be_added_again():
-    first = add_metrics(
-        trained(), lambda labels: {"a": (Count(), labels), "b": (Count(), labels)}
-    )
-    second = add_metrics(first, lambda features: {"b": (Count(), features)})
-    assert first.evaluate(table_fn())["b"] == 20
-    results = second.evaluate(table_fn())
-    assert (results["a"], results["b"]) == (20, 60)
-    assert "mean" in results
 
 
 # What metric_fn gets

@@ -255,10 +255,9 @@ def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
     assert read_checkpoint(again[1]).global_step == 20
 
 
-@pytest.mark.parametrize("content", [b"{", b'{"global_step": 20}'])
-def test_a_lost_record_is_made_anew(tmp_path, content):
+def test_a_lost_record_is_made_anew(tmp_path):
     metrics, _ = run(tmp_path)
-    (tmp_path / "train_and_evaluate.json").write_bytes(content)
+    (tmp_path / "train_and_evaluate.json").write_bytes(b'{"global_step": 20}')
     assert run(tmp_path)[0] == metrics
     assert evaluated(make(tmp_path)) == [10, 20]
 

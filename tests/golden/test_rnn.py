@@ -196,19 +196,3 @@ def test_exports_and_warm_starts(cell_type, tmp_path):
     warm = estimator(cell_type, warm_start_from=model).train(batch)
     _, weights = trained_by_numpy(cell_type, weights, 1)
     assert_weights(warm, cell_type, weights)
-
-
-@pytest.mark.parametrize("cell_type", ["simple_rnn", "lstm"])
-def test_a_second_bias_of_earlier_checkpoints_stays(cell_type):
-    weights = variables(cell_type, first_weights(cell_type))
-    halves = dict(weights)
-    one, other = (f"{cell_type}_0.bias_{kind}_l0" for kind in ("ih", "hh"))
-    halves[one] = halves[other] = weights[one] / 2
-    whole, split = estimator(cell_type), estimator(cell_type)
-    whole.checkpoint, split.checkpoint = Checkpoint(0, weights), Checkpoint(0, halves)
-    for model in (whole, split):
-        model.train(lambda: batch() * 3)
-    np.testing.assert_allclose(
-        split.evaluate(batch)["loss"], whole.evaluate(batch)["loss"], rtol=1e-9
-    )
-    assert (split.get_variable_value(other) == halves[other].numpy()).all()

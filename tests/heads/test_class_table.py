@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from skest.heads.sampled_softmax import ClassTable, class_shares, sampled_logits
-from skest.optimizers import make_optimizer
 
 N_CLASSES, WIDTH = 30, 4
 GIVEN = np.random.default_rng(0).integers(1, 50, N_CLASSES)
@@ -141,23 +140,6 @@ def test_the_partition_function_is_estimated_without_bias(distribution: Any) -> 
     assert_mean_is(torch.stack(draws).exp().sum(2), expected)
 
 
-@each_distribution
-def test_so_is_its_gradient(distribution: Any) -> None:
-    made, (hidden, labels) = table(20, distribution), batch()
-    hidden.requires_grad_()
-
-    def gradients(total: Tensor) -> Tensor:
-        parts = torch.autograd.grad(total.sum(), [hidden, made.weight, made.bias])
-        return torch.cat([part.to_dense().flatten() for part in parts])
-
-    expected = gradients(others(labels, made.eval()(hidden)))
-    made.train()
-    draws = [
-        gradients(sampled_logits(labels, made(hidden))[:, 1:].exp()) for _ in range(200)
-    ]
-    assert_mean_is(torch.stack(draws), expected)
-
-
 def test_logits_of_labels_are_exact_and_hits_are_left_out() -> None:
     made, (hidden, labels) = table(200, "uniform"), batch()
     sample = made(hidden)
@@ -184,19 +166,6 @@ def test_gradients_have_the_rows_of_labels_and_draws_only() -> None:
         assert parameter.grad is not None and parameter.grad.is_sparse
         rows = parameter.grad.coalesce().indices()[0]
         assert set(rows.tolist()) == touched
-
-
-def test_optimizers_update_these_rows_only() -> None:
-    for optimizer in ["adagrad", "ftrl"]:
-        made, (hidden, labels) = table(5), batch()
-        update = make_optimizer(optimizer, made.parameters(), 0.1)
-        before = made.weight.detach().clone()
-        sample = made(hidden)
-        (-sampled_logits(labels, sample).log_softmax(1)[:, 0]).sum().backward()
-        update.step()
-        changed = (made.weight.detach() != before).any(1).nonzero()[:, 0]
-        touched = torch.cat([labels.flatten(), sample["sampled"]]).unique()
-        assert torch.equal(changed, touched)
 
 
 # The module

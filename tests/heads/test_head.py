@@ -29,7 +29,7 @@ from skest.heads import (
 )
 from skest.inputs import ArrayDataset
 from skest.keys import ModeKeys
-from skest.losses import absolute_error, quantile_error
+from skest.losses import absolute_error
 
 Make = Callable[..., Head]
 HEADS: dict[str, tuple[Make, Any]] = {
@@ -271,17 +271,6 @@ def test_regularization_losses_of_a_spec(
     assert set(found) > set(head.metrics([1.0]))
 
 
-def test_a_regularization_loss_can_be_computed_anew() -> None:
-    for loss in [torch.ones((), requires_grad=True) * 2, "l2", None]:
-        network = torch.nn.Linear(1, 1)
-        with pytest.raises(
-            TypeError, match="must be functions without arguments, such as"
-        ):
-            RegressionHead().create_estimator_spec(
-                {}, ModeKeys.EVAL, network, [1.0], regularization_losses=[loss]
-            )
-
-
 def test_constant_tensors_are_losses_and_those_of_variables_are_refused() -> None:
     """As lists of TensorFlow's are; a tensor of torch is not computed again."""
 
@@ -312,19 +301,6 @@ def test_constant_tensors_are_losses_and_those_of_variables_are_refused() -> Non
         Estimator(of_tensors, params={"of_variables": True}).train(lambda: data)
 
 
-def test_former_arguments_of_a_spec() -> None:
-    for former, hint in [
-        ("logits", "give the 'network'"),
-        ("train_op_fn", "give the 'optimizer'"),
-        ("trainable_variables", "give the 'optimizer' the parameters"),
-        ("update_ops", "leave it out: batch norm"),
-    ]:
-        create = RegressionHead().create_estimator_spec
-        match = f"create_estimator_spec has no argument '{former}'; {hint}"
-        with pytest.raises(TypeError, match=match):
-            create({}, ModeKeys.TRAIN, **{former: None})
-
-
 # A user's own loss
 
 
@@ -345,14 +321,6 @@ def test_loss_fn_gets_what_it_names() -> None:
     features = {"x": torch.tensor([[3.0]])}
     assert head.loss([1], torch.zeros(1, 1), features).item() == 6.0
     assert given == {"features": features, "loss_reduction": "sum"}
-
-
-def test_loss_fn_may_be_a_partial_function() -> None:
-    head = RegressionHead(loss_fn=functools.partial(quantile_error, quantile=0.9))
-    assert head.loss([1.0], torch.zeros(1, 1)).item() == pytest.approx(0.9)
-    metrics = head.metrics()
-    head.update_metrics(metrics, [1.0], torch.zeros(1, 1))
-    assert metrics["average_loss"].compute() == pytest.approx(0.9)
 
 
 def test_arguments_of_loss_fn() -> None:

@@ -106,14 +106,6 @@ def test_a_missing_feature() -> None:
             head().loss(LABELS, LOGITS, features)
 
 
-def test_losses_of_a_wrong_shape() -> None:
-    for shape in [(3, 2), (3, 3), (1, 3)]:
-        with pytest.raises(
-            ValueError, match=r"shape \(3, 1\), or one per logit; got \(3, "
-        ):
-            head().loss(LABELS, LOGITS, {"scale": np.ones(shape)})
-
-
 # In a run
 
 

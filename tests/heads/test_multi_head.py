@@ -241,12 +241,12 @@ def test_wrong_arguments() -> None:
         (
             {"heads": [RegressionHead(name="a")], "head_weights": ["1"]},
             TypeError,
-            "'head_weights' .* numbers; got '1' for 'a'",
+            "'head_weights' of MultiHead, for 'a', must be a finite number .* got '1'",
         ),
         (
             {"heads": [RegressionHead(name="a")], "head_weights": [-1]},
             ValueError,
-            "not negative; got -1 for 'a'",
+            "for 'a', must be .* of at least 0; got -1",
         ),
         (
             {"heads": [RegressionHead(name="a")], "head_weights": [np.nan]},

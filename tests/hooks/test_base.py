@@ -8,21 +8,6 @@ from skest.hooks import CheckpointListener, Hook, Run
 SPEC = EstimatorSpec(ModeKeys.PREDICT, network=torch.nn.Identity(), predictions=dict)
 
 
-def test_saving():
-    saved = []
-    run = Run(SPEC, RunConfig(), capture=lambda run: run.global_step, save=saved.append)
-    run.save_checkpoint()
-    assert saved == [run.capture_checkpoint()] == [0]
-    with pytest.raises(
-        RuntimeError, match="A run of mode 'infer' has no state to capture"
-    ):
-        Run(SPEC, RunConfig()).capture_checkpoint()
-    with pytest.raises(
-        RuntimeError, match="A run of mode 'infer' saves no checkpoints"
-    ):
-        Run(SPEC, RunConfig()).save_checkpoint()
-
-
 def test_methods_of_session_run_hooks_are_refused():
     for former, present in [
         ("before_run", "before_step"),

@@ -16,7 +16,7 @@ from skest.hooks import (
     stop_if_no_decrease_hook,
     stop_if_no_increase_hook,
 )
-from tests._models import assert_same_checkpoint, model_fn, table_fn
+from tests._models import model_fn, table_fn
 from tests.hooks.test_base import SPEC
 
 ENDLESS = table_fn(num_epochs=None)
@@ -67,17 +67,6 @@ def test_a_function_of_the_users_stops_training(estimator):
     estimator.train(ENDLESS, [hook])
     assert estimator.checkpoint.global_step == 3
     assert estimator.stop_reason == "early stopping: out_of_time() was true"
-
-
-def test_a_hook_is_added_to_and_removed_from_a_training(tmp_path, estimator):
-    estimator.train(ENDLESS, steps=3)
-    hook = make_early_stopping_hook(estimator, lambda: True)
-    before = estimator.checkpoint
-    estimator.train(ENDLESS, [hook], steps=3)  # asked before the first step
-    assert_same_checkpoint(estimator.checkpoint, before)
-    estimator.train(ENDLESS, steps=3)
-    assert estimator.checkpoint.global_step == 6
-    assert estimator.stop_reason == "reached step 6"
 
 
 # By a metric of evaluations

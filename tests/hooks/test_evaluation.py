@@ -3,7 +3,7 @@ import pytest
 
 from skest import Estimator, RunConfig
 from skest.checkpoints.results import read_eval_results
-from skest.hooks import InMemoryEvaluatorHook, stop_if_no_decrease_hook
+from skest.hooks import InMemoryEvaluatorHook
 from tests._models import assert_same_checkpoint, model_fn, table_fn
 from tests.hooks._events import event_files, scalars
 
@@ -36,16 +36,6 @@ def test_writes_results_and_no_checkpoint(tmp_path):
     estimator.train(ENDLESS, [hook], steps=4)
     assert read_eval_results(estimator.eval_dir("live")) == hook.results
     assert [path.name for path in tmp_path.glob("ckpt-*")] == ["ckpt-4"]
-
-
-def test_early_stopping_goes_by_it(tmp_path):
-    estimator = make(tmp_path)
-    evaluator = InMemoryEvaluatorHook(estimator, table_fn(), every_n_iter=1)
-    stopping = stop_if_no_decrease_hook(
-        estimator, "global_step", 5, run_every_secs=None, run_every_steps=1
-    )
-    estimator.train(ENDLESS, [evaluator, stopping], steps=20)
-    assert estimator.checkpoint.global_step == 5
 
 
 def test_wrong_arguments():

@@ -55,12 +55,6 @@ def test_how_often(caplog, config, hooks, expected):
     assert steps_logged(caplog) == expected
 
 
-def test_exactly_one_interval():
-    for arguments in [{}, {"every_steps": 1, "every_secs": 1}]:
-        with pytest.raises(ValueError, match="Exactly one of 'every_steps' and"):
-            LoggingHook(**arguments)
-
-
 # Speed
 
 QUIET = RunConfig(log_step_count_steps=None)

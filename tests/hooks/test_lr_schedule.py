@@ -5,7 +5,6 @@ import torch
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.hooks import Hook, LRScheduleHook
 from tests._models import (
-    assert_same_checkpoint,
     linear,
     model_fn,
     squared_loss,
@@ -73,19 +72,6 @@ def test_several_optimizers(functions, expected):
         ENDLESS, [LRScheduleHook(*functions), rates], steps=2
     )
     assert rates.rates == expected
-
-
-def test_without_the_hook_the_rate_is_that_of_the_model():
-    estimator = make().train(ENDLESS, [LRScheduleHook(lambda step: 0.0)], steps=2)
-    frozen, expected = estimator.checkpoint, make()
-    expected.checkpoint = frozen
-    assert_same_checkpoint(
-        estimator.train(ENDLESS, steps=1).checkpoint,
-        expected.train(ENDLESS, steps=1).checkpoint,
-    )
-    assert not torch.equal(
-        frozen.variables["weight"], estimator.checkpoint.variables["weight"]
-    )
 
 
 def test_as_many_functions_as_optimizers():

@@ -259,13 +259,6 @@ def spec_of(network, *groups):
     )
 
 
-def test_one_group_needs_no_path():
-    network = nn.Linear(2, 1)
-    assert learning_rates(spec_of(network, (network.parameters(), 0.5))) == {
-        "learning_rate": 0.5
-    }
-
-
 def test_groups_have_the_path_of_their_module():
     for split, names in [
         (lambda n: ([*n[0].parameters()], [*n[1].parameters()]), ("0", "1")),
@@ -286,6 +279,3 @@ def test_groups_have_the_path_of_their_module():
             f"learning_rate/{names[0]}": 0.5,
             f"learning_rate/{names[1]}": 0.25,
         }
-
-
-# A trial

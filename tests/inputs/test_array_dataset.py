@@ -102,24 +102,6 @@ def test_without_a_seed_every_dataset_has_its_own_order_and_keeps_it():
     assert next(iter(data)).tolist() == next(iter(data)).tolist()
 
 
-@settings(max_examples=50, deadline=None)
-@given(
-    n_rows=st.integers(1, 40),
-    batch_size=st.integers(1, 50),
-    num_epochs=st.integers(1, 3),
-    shuffle=st.booleans(),
-)
-def test_sizes(n_rows, batch_size, num_epochs, shuffle):
-    data = ArrayDataset(
-        np.arange(n_rows), batch_size=batch_size, num_epochs=num_epochs, shuffle=shuffle
-    )
-    sizes = [len(batch) for batch in data]
-    assert len(sizes) == num_epochs * data.steps_per_epoch
-    assert sum(sizes) == num_epochs * n_rows
-    assert max(sizes) == data.batch_size == min(batch_size, n_rows)
-    assert len(data.first_batch()[0]) == data.batch_size
-
-
 def test_wrong_arguments_are_refused():
     for arguments, error, message in [
         (

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from skest.inputs import ArrayDataset
-from skest.inputs.batches import Source, _pinned, tensor_batches
+from skest.inputs.batches import Source, tensor_batches
+from skest.inputs.transfer import pinned
 
 CPU = torch.device("cpu")
 FLOATS = np.arange(5, dtype=np.float64) / 2
@@ -195,28 +196,6 @@ def test_batches_taken_together_are_those_taken_alone(
             assert features["part"]["x"].data_ptr() % 64 == 0
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_batches_come_to_the_device(shuffle):
-    table = ArrayDataset(COLUMNS, LABELS, batch_size=2, shuffle=shuffle)
-    device = torch.device("cuda")
-    for features, labels in tensor_batches(
-        Source(table), None, None, device, torch.float32
-    ):
-        assert features["x"].is_cuda
-        assert labels.is_cuda
-        assert isinstance(features["word"], np.ndarray)
-
-
-def test_a_network_that_works_in_place_leaves_the_callers_array_alone():
-    X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(-1, 1)
-    before = X.copy()
-    source = Source(ArrayDataset(X, batch_size=4))
-    for features, _ in tensor_batches(source, None, None, CPU, torch.float32):
-        features.relu_()
-    np.testing.assert_array_equal(X, before)
-
-
 def test_labels_of_another_length_are_refused():
     source = Source([(torch.zeros(8, 2), torch.zeros(5))])
     with pytest.raises(ValueError, match="same number of rows; got 8 and 5"):
@@ -263,6 +242,6 @@ def no_pinned_memory(monkeypatch):
     ids=["transposed", "column", "repeated", "empty"],
 )
 def test_all_leaves_are_pinned_in_no_more_memory_than_they_need(leaf, n_bytes):
-    pinned = _pinned(leaf)
-    assert torch.equal(pinned, leaf)
-    assert pinned.untyped_storage().nbytes() == n_bytes
+    copy = pinned(leaf)
+    assert torch.equal(copy, leaf)
+    assert copy.untyped_storage().nbytes() == n_bytes

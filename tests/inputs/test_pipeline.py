@@ -2,7 +2,6 @@
 import gc
 import threading
 from collections import Counter
-from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -69,12 +68,6 @@ def test_batches(values, size, drop_remainder):
     assert batches == expected
 
 
-@given(INTEGERS, st.integers(1, 5))
-def test_unbatch_is_the_inverse_of_batch(values, size):
-    rows = [({"x": value, "name": str(value)}, -value) for value in values]
-    assert list(Pipeline(rows).batch(size).unbatch()) == rows
-
-
 @given(INTEGERS, st.integers(1, 15), st.integers(0, 99))
 def test_shuffle_is_a_permutation(values, buffer_size, seed):
     pipeline = Pipeline(values).shuffle(buffer_size, seed)
@@ -82,13 +75,6 @@ def test_shuffle_is_a_permutation(values, buffer_size, seed):
     assert list(pipeline) == list(pipeline)
     if buffer_size == 1:
         assert list(pipeline) == values
-
-
-@given(INTEGERS, st.integers(1, 5))
-def test_the_shards_together_are_all(values, n):
-    shards = [list(Pipeline(values).shard(n, i)) for i in range(n)]
-    assert Counter(chain(*shards)) == Counter(values)
-    assert all(len(s) - len(t) <= 1 for s in shards for t in shards)
 
 
 @settings(max_examples=100)

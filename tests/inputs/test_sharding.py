@@ -2,9 +2,7 @@
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
-import scipy.sparse
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,37 +145,6 @@ def test_parts_of_tables_differ_by_one_row_at_most(n_rows, n, batch_size):
     assert max(sizes) - min(sizes) <= 1
     assert sum(part.rows_per_epoch for part in parts) == n_rows
     assert all(len(list(part)) == part.steps_per_epoch for part in parts)
-
-
-def test_tables_of_all_forms_with_labels_and_weights():
-    for make in [
-        lambda x: x,
-        lambda x: torch.tensor(x),
-        lambda x: pd.DataFrame(x),
-        lambda x: pl.DataFrame(x),
-        lambda x: {"a": x[:, 0], "b": pl.Series(x[:, 1]), "c": pd.Series(x[:, 1])},
-        lambda x: scipy.sparse.csr_array(x),
-    ]:
-        x, y = np.arange(22.0).reshape(11, 2), {"y": np.arange(11), "w": np.ones(11)}
-        part = shard(ArrayDataset(make(x), y, batch_size=3), InputContext(2, 1))
-        expected = ArrayDataset(make(x[1::2]), {k: v[1::2] for k, v in y.items()})
-        got, whole = list(part), next(iter(expected))
-        assert [len(labels["y"]) for _, labels in got] == [3, 2]
-        assert np.concatenate([labels["y"] for _, labels in got]).tolist() == [
-            1,
-            3,
-            5,
-            7,
-            9,
-        ]
-        features = next(iter(part))[0]
-        if isinstance(features, dict):
-            features, whole = features["b"], (whole[0]["b"],)
-        rows = [
-            np.asarray(getattr(v, "todense", lambda v=v: v)())
-            for v in (features, whole[0])
-        ]
-        np.testing.assert_array_equal(rows[0], rows[1][:3])
 
 
 SHUFFLED = {

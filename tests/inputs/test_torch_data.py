@@ -3,11 +3,9 @@
 
 from itertools import chain
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
-    BatchSampler,
     DataLoader,
     Dataset,
     IterableDataset,
@@ -17,7 +15,6 @@ from torch.utils.data import (
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
 from skest.inputs.batches import Source
-from skest.inputs.loaders import SeededLoader
 from tests._models import (
     At,
     Recorder,
@@ -74,7 +71,6 @@ EXPECTED = losses(table_fn())
     "input_fn",
     [
         lambda: DataLoader(TENSORS, batch_size=4),
-        lambda: DataLoader(Stream(), batch_size=4),
         lambda: DataLoader(Batches(), batch_size=None),
         lambda: Batches(),
         lambda: Pipeline(TENSORS).batch(4),
@@ -87,13 +83,6 @@ def test_all_kinds_give_the_same_training(input_fn):
     assert losses(input_fn) == EXPECTED
 
 
-class Noisy(Samples):
-    """Draws from torch's global generator for every sample."""
-
-    def __getitem__(self, i):
-        return X[i] + 0.1 * torch.randn(3).numpy(), Y[i]
-
-
 def own_generator():
     return DataLoader(
         TENSORS, 4, shuffle=True, generator=torch.Generator().manual_seed(1)
@@ -103,8 +92,7 @@ def own_generator():
 @pytest.mark.parametrize(
     "input_fn",
     [
-        lambda: DataLoader(Noisy(), batch_size=4, shuffle=True),
-        lambda: DataLoader(Noisy(), batch_size=4, shuffle=True, num_workers=2),
+        lambda: DataLoader(TENSORS, batch_size=4, shuffle=True),
         lambda: Pipeline(DataLoader(TENSORS, batch_size=4, shuffle=True)).prefetch(2),
         own_generator,
     ],
@@ -146,26 +134,6 @@ def test_the_global_generator_has_the_last_word_and_stays_in_its_place():
     assert order(1) == order(1) != order(2)
 
 
-class EagerBatches(BatchSampler):
-    """Draws the order when it is asked for an iterator."""
-
-    def __iter__(self):
-        return iter(torch.randperm(len(self.sampler)).split(self.batch_size))
-
-
-@pytest.mark.parametrize("batch_sampler", [None, EagerBatches(range(20), 4, False)])
-def test_workers_that_persist_repeat_an_order(batch_sampler):
-    options = {"batch_size": 4, "shuffle": True}
-    if batch_sampler is not None:
-        options = {"batch_sampler": batch_sampler}
-    loader = DataLoader(range(20), num_workers=1, persistent_workers=True, **options)
-    data = SeededLoader(loader, 7)
-    first, second, third = (torch.cat(list(data)).tolist() for _ in range(3))
-    assert first == second == third
-    assert sorted(first) == list(range(20)) != first
-    assert torch.cat(list(SeededLoader(loader, 8))).tolist() != first
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"num_workers": 1, "persistent_workers": True}]
 )
@@ -183,13 +151,6 @@ def test_a_pipeline_of_a_loader_has_a_seed_for_every_pass(options):
     for n_taken in (1, 5, 11):
         rest = make().resumed(n_taken, pipeline.seeds)
         assert torch.stack(list(rest)).tolist() == order[n_taken:]
-
-
-def test_workers_share_a_stream():
-    loader = DataLoader(Stream(), batch_size=4, num_workers=2)
-    rows = np.concatenate([y for _, y in loader])
-    assert sorted(rows) == sorted(Y)
-    assert len(losses(lambda: loader)) == 6  # ten rows of each worker
 
 
 def test_a_dataset_of_samples_is_no_iterable_of_batches():

@@ -46,13 +46,6 @@ def test_shapes(n_inputs, hidden_units, n_logits, n_rows, batch_norm):
     assert n_parameters(network) == expected
 
 
-def test_without_hidden_layers_it_is_linear():
-    network, x = DNN(Inputs(3), (), 2), torch.randn(5, 3)
-    assert torch.equal(network.hidden(x), x)
-    assert torch.equal(network(x), network.logits(x))
-    assert set(network.state_dict()) == {"logits.weight", "logits.bias"}
-
-
 def test_order_in_a_layer():
     # tf.estimator: linear, activation, dropout, batch normalisation.
     network = DNN(

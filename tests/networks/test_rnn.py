@@ -1,6 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import copy
-import pickle
 
 import numpy as np
 import pytest
@@ -108,16 +106,6 @@ def test_initial_values(cell_type):
     again = network((50,), cell_type).state_dict()
     for name, value in rnn.state_dict().items():
         assert torch.equal(value, again[name])
-
-
-def test_copies_and_checkpoints():
-    rnn = network((4, 3))
-    logits = rnn(features())
-    for again in (copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn))):
-        assert torch.equal(again(features()), logits)
-    other = network((4, 3), initialize=False)
-    other.load_state_dict(rnn.state_dict())
-    assert torch.equal(other(features()), logits)
 
 
 def test_bad_parameters():

@@ -152,14 +152,6 @@ def test_implementations_agree(name):
         torch.testing.assert_close(weights(ours), weights(plain))
 
 
-def test_a_rate_of_zero_leaves_the_weights_alone():
-    for name in NAMES:
-        network = Network(tables=True)
-        before = weights(network)
-        train(network, make_optimizer(name, network.parameters(), lambda step: 0), 0, 3)
-        assert torch.equal(weights(network), before)
-
-
 def named(*names, tables=()):
     parameters = {name: nn.Parameter(torch.ones(2)) for name in names}
     for name in tables:
@@ -326,9 +318,3 @@ def test_wrong_arguments():
         arguments = {"optimizer": "sgd", "params": Network().parameters(), **arguments}
         with pytest.raises(error, match=match):
             make_optimizer(**arguments)
-
-
-def test_no_parameters():
-    for params in [[], iter(()), [{"params": []}]]:
-        with pytest.raises(ValueError, match="at least one parameter, got none"):
-            make_optimizer("adam", params)

@@ -3,7 +3,6 @@
 
 import copy
 import functools
-import pickle
 
 import numpy as np
 import pytest
@@ -249,19 +248,6 @@ def test_state_dict_is_that_of_the_dense_optimizer():
         assert fresh.param_groups is fresh.inner.param_groups
         for one, other in ((optimizer, param), (fresh, twin)):
             train(one, other, BATCHES)
-        assert torch.equal(param, twin)
-
-
-def test_copy_and_pickle():
-    for duplicate in [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))]:
-        param = table()
-        optimizer = RowSparse(optim.Adam([param], lr=0.1))
-        train(optimizer, param, BATCHES)
-        other = duplicate(optimizer)
-        (twin,) = other.param_groups[0]["params"]
-        assert twin is not param
-        train(optimizer, param, BATCHES)
-        train(other, twin, BATCHES)
         assert torch.equal(param, twin)
 
 
