@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens once an epoch in ``fit``: progress, scikit-learn's callbacks, summaries."""
+"""What happens once an epoch in ``fit``: progress, and scikit-learn's callbacks."""
 
 import math
 import time
@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.estimators.estimator import Estimator
-from skest.hooks.base import EpochwiseHook, Hook, Run
+from skest.hooks.base import EpochwiseHook, Run
 
 
 class Progress(EpochwiseHook):
@@ -178,7 +177,20 @@ class EpochHook(Progress):
         self._durations.append(time.perf_counter() - self._began)
         if self._report is not None:
             self._report(self._line(loss, int(rows.sum()) / max(trained, 1e-9)))
+        self._summarise(run, "epoch", value)
         self._judge(run, value)
+
+    def end(self, run: Run) -> None:
+        """Write what the model that is kept has reached."""
+        super().end(run)
+        if self.loss_curve:
+            self._summarise(run, "final", self.best_score)
+
+    def _summarise(self, run: Run, group: str, score: float) -> None:
+        if run.config.save_summary_steps:
+            run.summary.scalar(f"{group}/loss", self.loss_curve[-1])
+            if self.scores:
+                run.summary.scalar(f"{group}/validation_score", score)
 
     def _line(self, loss: float, speed: float) -> str:
         """Return what a person is told of an epoch that has ended."""
@@ -294,39 +306,3 @@ def _duration(seconds: float) -> str:
         return f"{math.ceil(seconds)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def fit_summaries(epochs: EpochHook, core: Estimator) -> list[Hook]:
-    """Return the hook that writes what came of the epochs, if summaries are written.
-
-    Parameters
-    ----------
-    epochs : EpochHook
-        Knows losses and scores; it runs before the hook that is returned.
-    core : Estimator
-        Trains; its configuration decides.
-    """
-    if core.model_dir is None or not core.config.save_summary_steps:
-        return []
-    return [_FitSummaryHook(epochs)]
-
-
-class _FitSummaryHook(EpochwiseHook):
-    """Writes the progress of the epochs."""
-
-    def __init__(self, epochs: EpochHook) -> None:
-        self._epochs = epochs
-
-    def end_epoch(self, run: Run) -> None:
-        """Write the loss and the score of an epoch."""
-        run.summary.scalar("epoch/loss", self._epochs.loss_curve[-1])
-        if self._epochs.scores:
-            run.summary.scalar("epoch/validation_score", self._epochs.scores[-1])
-
-    def end(self, run: Run) -> None:
-        """Write the metrics of the model that is kept."""
-        super().end(run)
-        if self._epochs.loss_curve:
-            run.summary.scalar("final/loss", self._epochs.loss_curve[-1])
-        if self._epochs.scores:
-            run.summary.scalar("final/validation_score", self._epochs.best_score)

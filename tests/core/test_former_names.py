@@ -82,43 +82,6 @@ def test_guessed_arguments_of_estimators():
             skest.DNNClassifier(**{name: 1})
 
 
-def test_guessed_arguments_of_methods():
-    for estimator in ["DNNRegressor", "DNNEstimator"]:
-        for method, name, instead in [
-            ("fit", "verbose", "give it to the constructor"),
-            ("fit", "epochs", "give the constructor of the estimator 'max_iter'"),
-            ("fit", "validation_data", "use 'X_val' and 'y_val'"),
-            ("fit", "input_fn", "use train"),
-            ("train", "hooks", "give it to the constructor"),
-            ("train", "saving_listeners", "use the train of a skest.Estimator"),
-            ("evaluate", "input_fn", r"give it the rows: evaluate\(X, y\)"),
-            ("predict", "input_fn", "give it the rows as 'X'"),
-            ("set_params", "epochs", "use 'max_iter'"),
-        ]:
-            called = getattr(getattr(skest, estimator)(), method)
-            error = (
-                f"^({method} has no argument '{name}'"
-                f"|Invalid parameter '{name}' for estimator {estimator}); {instead}"
-            )
-            with pytest.raises((TypeError, ValueError), match=error):
-                called(**{name: 1})
-            assert name not in inspect.signature(called).parameters
-
-
-def test_guessed_arguments_of_predictions():
-    for method in [
-        "predict",
-        "predict_proba",
-        "predict_log_proba",
-        "decision_function",
-    ]:
-        called = getattr(skest.DNNClassifier(), method)
-        with pytest.raises(
-            TypeError, match=f"^{method} has .*'input_fn'; give it the rows"
-        ):
-            called(input_fn=lambda: None)
-
-
 def test_arguments_of_others():
     for call, name, instead in [
         (skest.RunConfig, "tf_random_seed", "use 'random_seed'"),
@@ -151,8 +114,6 @@ def test_a_subclass_may_have_such_an_argument():
 
     assert Own(n_classes=3).n_classes == 3
     assert Own().set_params(n_classes=4).n_classes == 4
-    with pytest.raises(ValueError, match="'epochs' for estimator Own; use 'max_iter'"):
-        Own().set_params(epochs=4)
     assert Wide(n_classes=4).n_classes == 4
     with pytest.raises(TypeError, match="Own has no argument 'activation_fn'"):
         Own(activation_fn=torch.relu)
