@@ -4,7 +4,7 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,19 +47,6 @@ class Progress(EpochwiseHook):
         return False
 
 
-class ValidationScore(Protocol):
-    """What scores a network in training."""
-
-    def begin(self, run: Run) -> None:
-        """Prepare the validation rows; wrong ones are refused before the first step."""
-
-    def __call__(self, run: Run) -> float:
-        """Return the score of the present network."""
-
-    def as_loss(self, score: float) -> float:
-        """Return a score in the unit of the training loss."""
-
-
 class EpochHook(Progress):
     """Records losses and scores of epochs, and stops when they no longer improve.
 
@@ -84,7 +71,7 @@ class EpochHook(Progress):
         first cycle that brought no better score; and from the third on after one
         whose best score came before its last quarter, as a longer one would overfit,
         too.
-    score : ValidationScore, default=None
+    score : skest.adapters.fit.LiveScore, default=None
         Of the present network on validation rows; higher is better. The state with the
         best score is kept then.
     report : callable, default=None
@@ -115,7 +102,7 @@ class EpochHook(Progress):
         tol: float,
         n_iter_no_change: float,
         ends: Sequence[int] = (),
-        score: ValidationScore | None = None,
+        score: Any = None,
         report: Callable[[str], None] | None = None,
         n_epochs: int = 1,
     ) -> None:

@@ -79,7 +79,7 @@ def test_better_than_its_candidates_for_rows_held_out(kind, table):
     assert default.best_estimator_.weights == ensemble.weights
 
 
-@pytest.mark.parametrize("scoring", ["roc_auc_ovr", ["accuracy", "neg_log_loss"], None])
+@pytest.mark.parametrize("scoring", ["roc_auc_ovr", ["accuracy", "neg_log_loss"]])
 def test_the_score_of_the_search_decides(scoring, table):
     refit = "neg_log_loss" if isinstance(scoring, list) else True
     options = {"n_iter": 2, "cv": 2, "random_state": 0, "ensemble": True}
