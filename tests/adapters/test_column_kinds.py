@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from skest import (
     DNNClassifier,
     LinearClassifier,
-    RunConfig,
 )
 from skest import feature_columns as fc
 from skest.canned.sdca import LinearSDCA
@@ -104,7 +103,7 @@ def shared(dimension=3, **options):
 TABLE = "inputs.bought_seen_shared_embedding_weights"
 
 
-def test_a_shared_table_is_learned(clicks, tmp_path):
+def test_a_shared_table_is_learned(clicks):
     X, y = clicks
     model = DNNClassifier(
         (32,),
@@ -113,7 +112,6 @@ def test_a_shared_table_is_learned(clicks, tmp_path):
         learning_rate=0.02,
         max_iter=45,
         random_state=0,
-        config=RunConfig(tmp_path),
     ).fit(X, y)
     assert model.score(X, y) > 0.9
     names = model.estimator_.get_variable_names()

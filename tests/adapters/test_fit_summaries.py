@@ -48,7 +48,7 @@ def test_losses_of_several_targets(tmp_path):
 
 def test_the_fit_is_the_same_and_can_be_cloned_and_pickled(tmp_path):
     hook = SummarySaverHook(save_steps=2, histograms=["variables", "gradients"])
-    settings = {"max_iter": 8, "random_state": 0, "dropout": 0.2}
+    settings = {"max_iter": 3, "random_state": 0, "dropout": 0.2}
     plain = DNNClassifier((4,), batch_size=20, **settings).fit(X, Y)
     shown = model(tmp_path, hooks=[hook], **settings)
     expected = plain.predict_proba(X)

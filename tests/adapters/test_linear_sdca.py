@@ -60,7 +60,8 @@ def test_regressor_is_ridge_in_standard_units(table, weight):
 
 def test_l1_makes_zeros(table):
     X, y = table
-    model = LinearClassifier(optimizer=LinearSDCA(l1=8.0), **CONVERGED).fit(X, y)
+    model = LinearClassifier(optimizer=LinearSDCA(l1=8.0), max_iter=60, random_state=0)
+    model.fit(X, y)
     zeros = (model.coef_ == 0).mean()
     assert 0.5 < zeros < 1
 
@@ -91,7 +92,7 @@ def with_ids(X):
 @pytest.mark.parametrize("way", ["partial_fit", "warm_start"])
 def test_rows_with_ids_come_again(table, way):
     """Whatever the order of the rows, another call goes on with their duals."""
-    X, y = with_ids(table[0]), table[1]
+    X, y = with_ids(table[0])[:80], table[1][:80]
     columns = [fc.numeric_column("age", normalizer="standard")]
     model = LinearClassifier(
         feature_columns=columns, optimizer=LinearSDCA("key"), **CONVERGED
