@@ -2,10 +2,10 @@
 """The scikit-learn face of skest.
 
 `fit` (`base`) reads ``X`` into columns by key (`features`), which one `Table` reads from
-then on, and with ``y`` and the weights into validated rows (`reader`, `rows`); it finds the
-head for ``y`` (`targets`), chooses what is "auto" (`recipe`), fits the feature columns, and
-trains a core `Estimator` with a canned model function (`fit`, `epochs`). `predict` and its
-kin ask that Estimator. Everything else here is parameters, each declared once
+then on, and with ``y`` and the weights into validated rows (`reader`, `distinct`); it finds
+the head for ``y`` (`targets`), chooses what is "auto" (`recipe`), fits the feature columns,
+and trains a core `Estimator` with a canned model function (`fit`, `epochs`). `predict` and
+its kin ask that Estimator. Everything else here is parameters, each declared once
 (`parameters`), and what scikit-learn asks of an estimator.
 """
 

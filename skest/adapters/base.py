@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from skest.adapters.epochs import EpochHook, Progress, fit_summaries
+from skest.adapters.epochs import EpochHook, Progress
+from skest.adapters.features import Rows
 from skest.adapters.fit import (
     CoreTraining,
     LiveScore,
@@ -32,14 +33,8 @@ from skest.adapters.fit import (
     fold_of_rows,
     keep_embeddings,
 )
-from skest.adapters.parameters import (
-    EVALUATE_ARGUMENTS,
-    FIT_ARGUMENTS,
-    FORMER_ARGUMENTS,
-    PREDICT_ARGUMENTS,
-)
+from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
-from skest.adapters.rows import Rows
 from skest.adapters.summary import summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
@@ -48,7 +43,7 @@ from skest.core.checks import each_once
 from skest.core.interrupts import INTERRUPTED
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
-from skest.core.tf_names import FormerArguments, former_arguments
+from skest.core.tf_names import FormerArguments
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns
@@ -89,31 +84,8 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         own = {name: self._chosen(name) for name in named}
         return partial(model_fn, **own | {"dtype": self._torch_dtype} | given)
 
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters of this estimator.
-
-        Parameters
-        ----------
-        **params
-            Parameters by name; ``<parameter>__<name>`` is one of a parameter's own.
-
-        Returns
-        -------
-        object
-            This estimator.
-        """
-        known = self.get_params(deep=False)
-        for name in params:
-            if name in self._former_arguments and name not in known:
-                raise ValueError(
-                    f"Invalid parameter {name!r} for estimator "
-                    f"{type(self).__name__}; {self._former_arguments[name]}."
-                )
-        return super().set_params(**params)
-
     # Training
 
-    @former_arguments(**FIT_ARGUMENTS)
     def fit(
         self,
         X: Any,
@@ -480,7 +452,6 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             lambda: dataset,
             epochs,
             given,
-            hooks=fit_summaries(epochs, training.core),
             steps_per_epoch=dataset.steps_per_epoch,
             n_epochs=n_epochs,
             steps=self.max_steps,
@@ -553,7 +524,6 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             features, keys, batch_size=self._predict_batch_size
         )
 
-    @former_arguments(**PREDICT_ARGUMENTS)
     def predict(self, X: Any) -> Any:
         """Return the prediction for each row, in the form that `y` had in `fit`.
 
@@ -571,7 +541,6 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         check_is_fitted(self)
         return self._target.answer(self._predict(X, self._target.answer_keys))
 
-    @former_arguments(**EVALUATE_ARGUMENTS)
     def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all metrics of the head.
 

@@ -13,12 +13,11 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
-from skest.adapters.parameters import PREDICT_ARGUMENTS, parameter, with_parameters
-from skest.adapters.rows import Rows
+from skest.adapters.features import Rows
+from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.classes import ClassTarget, LabelsTarget, as_matrix
 from skest.core.sklearn_compat import StrOptions
-from skest.core.tf_names import former_arguments
 from skest.feature_columns.sources import is_frame
 from skest.keys import PredictionKeys
 
@@ -77,7 +76,6 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
                 "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
             )
 
-    @former_arguments(**PREDICT_ARGUMENTS)
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Return the probabilities of the classes.
 
@@ -96,7 +94,6 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
             PredictionKeys.PROBABILITIES
         ]
 
-    @former_arguments(**PREDICT_ARGUMENTS)
     def predict_log_proba(self, X: Any) -> NDArray[Any]:
         """Return the logarithms of the probabilities, computed from the logits.
 
@@ -118,7 +115,6 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         logits = logits - logits.max(axis=1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    @former_arguments(**PREDICT_ARGUMENTS)
     def decision_function(self, X: Any) -> NDArray[Any]:
         """Return the logits.
 

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens once an epoch in ``fit``: progress, scikit-learn's callbacks, summaries."""
+"""What happens once an epoch in ``fit``: progress, and scikit-learn's callbacks."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.estimators.estimator import Estimator
-from skest.hooks.base import EpochwiseHook, Hook, Run
+from skest.hooks.base import EpochwiseHook, Run
 
 
 class Progress(EpochwiseHook):
@@ -48,19 +47,6 @@ class Progress(EpochwiseHook):
         return False
 
 
-class ValidationScore(Protocol):
-    """What scores a network in training."""
-
-    def begin(self, run: Run) -> None:
-        """Prepare the validation rows; wrong ones are refused before the first step."""
-
-    def __call__(self, run: Run) -> float:
-        """Return the score of the present network."""
-
-    def as_loss(self, score: float) -> float:
-        """Return a score in the unit of the training loss."""
-
-
 class EpochHook(Progress):
     """Records losses and scores of epochs, and stops when they no longer improve.
 
@@ -85,7 +71,7 @@ class EpochHook(Progress):
         first cycle that brought no better score; and from the third on after one
         whose best score came before its last quarter, as a longer one would overfit,
         too.
-    score : ValidationScore, default=None
+    score : skest.adapters.fit.LiveScore, default=None
         Of the present network on validation rows; higher is better. The state with the
         best score is kept then.
     report : callable, default=None
@@ -116,7 +102,7 @@ class EpochHook(Progress):
         tol: float,
         n_iter_no_change: float,
         ends: Sequence[int] = (),
-        score: ValidationScore | None = None,
+        score: Any = None,
         report: Callable[[str], None] | None = None,
         n_epochs: int = 1,
     ) -> None:
@@ -178,7 +164,20 @@ class EpochHook(Progress):
         self._durations.append(time.perf_counter() - self._began)
         if self._report is not None:
             self._report(self._line(loss, int(rows.sum()) / max(trained, 1e-9)))
+        self._summarise(run, "epoch", value)
         self._judge(run, value)
+
+    def end(self, run: Run) -> None:
+        """Write what the model that is kept has reached."""
+        super().end(run)
+        if self.loss_curve:
+            self._summarise(run, "final", self.best_score)
+
+    def _summarise(self, run: Run, group: str, score: float) -> None:
+        if run.config.save_summary_steps:
+            run.summary.scalar(f"{group}/loss", self.loss_curve[-1])
+            if self.scores:
+                run.summary.scalar(f"{group}/validation_score", score)
 
     def _line(self, loss: float, speed: float) -> str:
         """Return what a person is told of an epoch that has ended."""
@@ -294,39 +293,3 @@ def _duration(seconds: float) -> str:
         return f"{math.ceil(seconds)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def fit_summaries(epochs: EpochHook, core: Estimator) -> list[Hook]:
-    """Return the hook that writes what came of the epochs, if summaries are written.
-
-    Parameters
-    ----------
-    epochs : EpochHook
-        Knows losses and scores; it runs before the hook that is returned.
-    core : Estimator
-        Trains; its configuration decides.
-    """
-    if core.model_dir is None or not core.config.save_summary_steps:
-        return []
-    return [_FitSummaryHook(epochs)]
-
-
-class _FitSummaryHook(EpochwiseHook):
-    """Writes the progress of the epochs."""
-
-    def __init__(self, epochs: EpochHook) -> None:
-        self._epochs = epochs
-
-    def end_epoch(self, run: Run) -> None:
-        """Write the loss and the score of an epoch."""
-        run.summary.scalar("epoch/loss", self._epochs.loss_curve[-1])
-        if self._epochs.scores:
-            run.summary.scalar("epoch/validation_score", self._epochs.scores[-1])
-
-    def end(self, run: Run) -> None:
-        """Write the metrics of the model that is kept."""
-        super().end(run)
-        if self._epochs.loss_curve:
-            run.summary.scalar("final/loss", self._epochs.loss_curve[-1])
-        if self._epochs.scores:
-            run.summary.scalar("final/validation_score", self._epochs.best_score)

@@ -1,25 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ``X`` of scikit-learn's methods as columns by key."""
+"""Reads ``X`` of scikit-learn's methods as columns by key; with ``y`` they are `Rows`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import get_tags
+from sklearn.utils import check_consistent_length, get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
 from skest.feature_columns.statistics import is_finite
 from skest.feature_columns.table import Table, TableColumns
+from skest.inputs.array_dataset import take_rows
 
 #: Key of an array as a whole.
 ARRAY_KEY = "x"
 #: Key of the sample weights beside the features.
 WEIGHT_KEY = "__sample_weight__"
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+
+
+class Rows(NamedTuple):
+    """A table with its labels and weights."""
+
+    features: TableColumns
+    labels: Any
+    weight: NDArray[Any] | None
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return count_samples(self.features)
+
+    def take(self, rows: NDArray[Any]) -> "Rows":
+        """Return some of the rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        features = TableColumns(take_rows(self.features, rows))
+        return Rows(features, take_rows(self.labels, rows), weight)
+
+    def with_normalised_weight(self) -> TableColumns:
+        """Return the features with the weights, scaled to a mean of one over the table.
+
+        A head divides the weighted loss of a batch by its rows. With weights of mean
+        one, that is the unbiased estimate of the weighted mean over all rows; dividing
+        each batch by its own weights would be biased.
+        """
+        if self.weight is None:
+            return self.features
+        return self.features | {WEIGHT_KEY: self.weight / self.weight.mean()}
+
+
+def count_samples(features: Mapping[Any, Any]) -> int:
+    """Return the number of rows of columns by key."""
+    column = next(iter(features.values()))
+    return int(column.shape[0]) if issparse(column) else len(column)
+
+
+def as_rows(y: Any) -> Any:
+    """Return `y` as something whose rows can be taken; lists become arrays."""
+    if isinstance(y, Mapping):
+        return {key: as_rows(values) for key, values in y.items()}
+    if issparse(y):
+        return y.tocsr()
+    if hasattr(y, "shape"):
+        return y
+    try:
+        array = np.asarray(y)
+    except ValueError:  # lists of different lengths
+        return np.fromiter(y, dtype=object, count=len(y))
+    # NumPy turns numbers among strings into strings without a word.
+    return np.asarray(y, dtype=object) if array.dtype.kind in "US" else array
+
+
+def check_same_length(features: Mapping[Any, Any], y: Any) -> None:
+    """Refuse labels that are not as many as the rows."""
+    some_column = next(iter(features.values()))
+    check_consistent_length(
+        some_column, *(y.values() if isinstance(y, Mapping) else [y])
+    )
 
 
 def is_table(X: Any) -> bool:

@@ -3,7 +3,7 @@
 
 import copy
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from skest.adapters.epochs import CallbackHook, Progress
-from skest.adapters.features import WEIGHT_KEY
-from skest.adapters.rows import Rows
+from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.target_scale import TargetScale, scaled_target_model_fn
 from skest.adapters.targets.base import Target
 from skest.adapters.warm_source import known_settings
@@ -35,7 +34,7 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import module_name, parameter_name
 from skest.feature_columns.periodic import PARAMETERS, PeriodicColumn
-from skest.hooks.base import Hook, Run
+from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.batches import Source, tensor_batches
 from skest.spec import EstimatorSpec
@@ -79,7 +78,6 @@ class CoreTraining:
         progress: Progress,
         given: Sequence[Any] | None,
         *,
-        hooks: Iterable[Hook] = (),
         steps_per_epoch: int = 1,
         n_epochs: int = 1,
         steps: int | None = None,
@@ -95,8 +93,6 @@ class CoreTraining:
             Notes what the epochs bring.
         given : X, y and sample_weight, or None
             What the caller gave, for callbacks; None tells them nothing.
-        hooks : iterable of Hook, default=()
-            Called after those of the caller.
         steps_per_epoch, n_epochs : int, default=1
             How long it lasts at most.
         """
@@ -114,7 +110,7 @@ class CoreTraining:
             callbacks = [
                 CallbackHook(model, *given, fitted_at=fitted_at, n_epochs=most)
             ]
-        all_hooks = [progress, *callbacks, *own_hooks, *hooks]
+        all_hooks = [progress, *callbacks, *own_hooks]
         core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
         warn_if_interrupted(model, core)
         if n_epochs > 1 and progress.is_patient:

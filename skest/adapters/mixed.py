@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
-from skest.adapters.parameters import PREDICT_ARGUMENTS, parameter, with_parameters
+from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.classes import LabelsTarget, as_matrix
@@ -23,7 +23,6 @@ from skest.adapters.targets.infer import (
     several_targets,
 )
 from skest.adapters.targets.several import SeveralTargets, columns_of
-from skest.core.tf_names import former_arguments
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import is_frame
 from skest.feature_columns.table import TableColumns
@@ -68,7 +67,6 @@ class SkestMixedEstimator(StreamTrained):
         """
         return self._partial_fit(X, y, sample_weight, classes)
 
-    @former_arguments(**PREDICT_ARGUMENTS)
     def predict(self, X: Any) -> Any:
         """Return the predictions in the form that `y` had in `fit`.
 
@@ -88,7 +86,6 @@ class SkestMixedEstimator(StreamTrained):
         return answer
 
     @available_if(_has_probabilities)
-    @former_arguments(**PREDICT_ARGUMENTS)
     def predict_proba(self, X: Any) -> Any:
         """Return the probabilities of classes or labels.
 

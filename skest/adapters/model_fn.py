@@ -2,7 +2,7 @@
 """`ModelFnClassifier`, `ModelFnRegressor`: a model of your own as an estimator."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -84,12 +84,8 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "dense"}
 
     @abstractmethod
-    def _size_of_y(self) -> dict[str, int]:
-        """Return what ``params`` tells about `y`."""
-
-    @abstractmethod
-    def _derivation(self) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
-        """Return the function for `DerivedPredictions`."""
+    def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
+        """Return what ``params`` tells about `y`, and what completes predictions."""
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters of this estimator.
@@ -142,7 +138,8 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
         model_fn_arguments(self.model_fn, self.params)
 
     def _model_fn(self, head: Any) -> UserModel:
-        given = {"head": self._target.head(None), **self._size_of_y()}
+        size, derive = self._of_y()
+        given = {"head": self._target.head(None), **size}
         if self.feature_columns_ is not None:
             given["feature_columns"] = self.feature_columns_
         return UserModel(
@@ -150,7 +147,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
             self.params,
             given,
             self.feature_columns_,
-            self._derivation(),
+            partial(derive, **size),
             self._torch_dtype,
         )
 
@@ -231,13 +228,10 @@ class ModelFnClassifier(SkestModelFn, SkestClassifier):
     {'units': 8, 'lr': 0.01}
     """
 
-    def _size_of_y(self) -> dict[str, int]:
-        return {"n_classes": len(self.classes_)}
-
-    def _derivation(self) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
+    def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
         is_labels = isinstance(self._target, LabelsTarget)
         derive = label_predictions if is_labels else class_predictions
-        return partial(derive, n_classes=len(self.classes_))
+        return {"n_classes": len(self.classes_)}, derive
 
 
 class _RawNumberTarget(NumberTarget):
@@ -298,8 +292,5 @@ class ModelFnRegressor(SkestModelFn, SkestRegressor):
     def _new_target(self, y: Any) -> NumberTarget:
         return _RawNumberTarget(type(self).__name__)
 
-    def _size_of_y(self) -> dict[str, int]:
-        return {"n_outputs": self._target.n_outputs}
-
-    def _derivation(self) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
-        return partial(number_predictions, n_outputs=self._target.n_outputs)
+    def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
+        return {"n_outputs": self._target.n_outputs}, number_predictions

@@ -312,31 +312,3 @@ FORMER_ARGUMENTS = {
     "solver": "use 'optimizer', of a wide & deep model 'dnn_optimizer'",
     "weight_column": "give fit the weights as 'sample_weight'",
 }
-
-_WHOLE = "leave it out: all rows of X are taken"
-
-FIT_ARGUMENTS = {
-    "batch_size": _TO_CONSTRUCTOR,
-    "epochs": "give the constructor of the estimator 'max_iter'",
-    "eval_set": "use 'X_val' and 'y_val'",
-    "hooks": _TO_CONSTRUCTOR,
-    "input_fn": "use train(input_fn)",
-    "steps": "give the constructor of the estimator 'max_steps'",
-    "validation_data": "use 'X_val' and 'y_val'",
-    "verbose": _TO_CONSTRUCTOR,
-}
-TRAIN_ARGUMENTS = {
-    "hooks": _TO_CONSTRUCTOR,
-    "saving_listeners": "use the train of a skest.Estimator, which has them",
-    "verbose": _TO_CONSTRUCTOR,
-}
-EVALUATE_ARGUMENTS = {
-    "hooks": "leave it out: all rows are evaluated at once",
-    "input_fn": "give it the rows: evaluate(X, y)",
-    "steps": _WHOLE,
-}
-PREDICT_ARGUMENTS = {
-    "hooks": "leave it out: all rows are predicted at once",
-    "input_fn": "give it the rows as 'X'",
-    "predict_keys": "use predict_proba or decision_function",
-}

@@ -13,21 +13,19 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
 
+from skest.adapters.distinct import distinct_rows
 from skest.adapters.features import (
     ARRAY_KEY,
+    Rows,
+    as_rows,
+    check_same_length,
+    count_samples,
     holds_only_numbers,
     is_table,
     read_array,
     read_table,
 )
 from skest.adapters.recipe import AutoParameters
-from skest.adapters.rows import (
-    Rows,
-    as_rows,
-    check_same_length,
-    count_samples,
-    distinct_rows,
-)
 from skest.adapters.targets.base import Target
 from skest.core.checks import warn
 from skest.core.random import seed_sequence

@@ -12,12 +12,9 @@ from torch import Tensor
 
 from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.epochs import Progress
-from skest.adapters.features import WEIGHT_KEY
+from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import CoreTraining
-from skest.adapters.parameters import TRAIN_ARGUMENTS
-from skest.adapters.rows import Rows
 from skest.config.run_config import RunConfig
-from skest.core.tf_names import former_arguments
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Run
 from skest.inputs.batches import Source
@@ -30,7 +27,6 @@ from skest.keys import ModeKeys
 class StreamTrained(SkestEstimator):
     """Adds `train` to what the estimators have in common; not for direct use."""
 
-    @former_arguments(**TRAIN_ARGUMENTS)
     def train(
         self,
         input_fn: Callable[..., Any],

@@ -5,7 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.utils import get_tags
 
 from skest import BaselineClassifier, BaselineRegressor, Estimator, RunConfig
 from skest.canned.baseline import baseline_model_fn
@@ -27,10 +26,9 @@ def test_probabilities_are_class_priors(X):
     np.testing.assert_array_equal(model.predict(X), dummy.predict(X))
 
 
-@pytest.mark.parametrize("n_outputs", [None, 2])
-def test_prediction_is_the_weighted_mean(X, n_outputs):
+def test_prediction_is_the_weighted_mean(X):
     rng = np.random.default_rng(0)
-    y = rng.normal(size=6 if n_outputs is None else (6, n_outputs))
+    y = rng.normal(size=(6, 2))
     weight = rng.random(6)
     model = BaselineRegressor(random_state=0).fit(X, y, sample_weight=weight)
     dummy = DummyRegressor().fit(X, y, sample_weight=weight)
@@ -44,19 +42,6 @@ def test_features_do_not_matter(X):
     other = BaselineRegressor(random_state=0).fit(X[::-1].reset_index(drop=True), y)
     np.testing.assert_array_equal(model.predict(X), other.predict(X))
     assert model.estimator_.get_variable_value("bias").shape == (1,)
-
-
-@pytest.mark.parametrize("estimator", [BaselineClassifier(), BaselineRegressor()])
-def test_tags_say_that_scores_are_poor(estimator):
-    tags = get_tags(estimator)
-    of_kind = tags.classifier_tags or tags.regressor_tags
-    assert of_kind.poor_score
-    assert tags.input_tags.allow_nan
-
-
-def test_an_unknown_optimizer(X):
-    with pytest.raises(ValueError, match="Unknown 'optimizer' 'nothing'"):
-        BaselineRegressor(optimizer="nothing").fit(X, np.arange(6.0))
 
 
 def test_features_need_rows():

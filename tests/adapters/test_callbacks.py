@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 import pickle
 
-import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.callback import ProgressBar, ScoringMonitor
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris
+from sklearn.datasets import load_diabetes, load_iris
 from sklearn.metrics import get_scorer
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from skest import (
-    BaselineRegressor,
     DNNClassifier,
-    DNNEstimator,
-    DNNLinearCombinedClassifier,
     DNNRegressor,
-    LinearClassifier,
     LinearRegressor,
     LinearSDCA,
     MultiHeadEstimator,
 )
-from skest.hooks import Hook, Run
+from skest.hooks import Hook
 from tests.adapters._nets import IRIS, assert_same_variables
 from tests.adapters.conftest import make
 
@@ -80,12 +75,7 @@ def epochs_of(monitor, score):
     "estimator",
     [
         DNNClassifier((4,), max_iter=3),
-        DNNEstimator(hidden_units=(4,), max_iter=3),
-        DNNLinearCombinedClassifier((4,), max_iter=3),
-        LinearClassifier(max_iter=3),
-        LinearRegressor(max_iter=3),
         LinearRegressor(max_iter=3, optimizer=LinearSDCA()),
-        BaselineRegressor(max_iter=3),
         MultiHeadEstimator((4,), max_iter=3),
     ],
     ids=lambda e: type(e).__name__,
@@ -104,20 +94,6 @@ def test_a_fit_is_a_task_with_an_epoch_after_the_other(estimator):
     )
 
 
-def test_of_few_rows_callbacks_are_told_of_the_training_on_all():
-    recorder = Recorder()
-    model = DNNClassifier((4,), max_iter=3).set_callbacks(recorder).fit(*IRIS)
-    assert recorder.calls.count("begin epoch") == model.n_iter_
-
-
-def test_the_epochs_planned_follow_from_max_steps():
-    recorder = Recorder()
-    model = make(DNNClassifier, max_iter=50, batch_size=50, max_steps=7)
-    model.set_callbacks(recorder).fit(*IRIS)
-    assert recorder.contexts[0].max_subtasks == 3
-    assert recorder.calls.count("end epoch") == model.n_iter_ == 3
-
-
 def test_a_callback_can_stop():
     recorder = Recorder(stop_at=7)
     model = make(DNNClassifier, max_iter=50).set_callbacks(recorder).fit(*IRIS)
@@ -130,7 +106,6 @@ def test_a_callback_can_stop():
     [
         (DNNClassifier((8,), max_iter=6, batch_size=32), load_iris, "neg_log_loss"),
         (DNNRegressor((8,), max_iter=6, batch_size=64), load_diabetes, "r2"),
-        (LinearRegressor(max_iter=6), load_diabetes, "r2"),
     ],
 )
 def test_a_monitor_sees_the_weights_of_every_epoch(model, data, score):
@@ -141,16 +116,6 @@ def test_a_monitor_sees_the_weights_of_every_epoch(model, data, score):
     assert epochs_of(monitor, score) == pytest.approx(model.validation_scores_)
     found = monitor.get_logs().data[0][score]
     assert found == pytest.approx(get_scorer(score)(model, X, y))
-
-
-def test_a_monitor_scores_with_the_weights():
-    X, y = IRIS
-    weight = np.where(y == 2, 5.0, 1.0)
-    monitor = ScoringMonitor(scoring="accuracy")
-    model = make(DNNClassifier, max_iter=2).set_callbacks(monitor)
-    model.fit(X, y, weight)
-    assert epochs_of(monitor, "accuracy")[-1] == model.score(X, y, weight)
-    assert model.score(X, y, weight) != model.score(X, y)
 
 
 def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
@@ -168,35 +133,9 @@ def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
         assert_same_variables(before, after)
 
 
-def test_estimators_of_epochs_know_their_columns(table):
-    X, y = table
-    snapshots = Snapshots()
-    model = make(DNNClassifier, max_iter=2).fit(X[["age", "job"]], y)
-    model.set_callbacks(snapshots).fit(X, y)  # other columns than before
-    assert (snapshots.ended[-1].predict(X) == model.predict(X)).all()
-    learned = [m.feature_columns_.transform(X) for m in (snapshots.ended[-1], model)]
-    assert (np.asarray(learned[0]) == np.asarray(learned[1])).all()
-
-
-def test_a_fitted_estimator_is_made_only_if_a_callback_asks(monkeypatch):
-    captured = []
-    capture = Run.capture_checkpoint
-    monkeypatch.setattr(
-        Run, "capture_checkpoint", lambda run: captured.append(run) or capture(run)
-    )
-    make(DNNClassifier, max_iter=3).set_callbacks(Recorder()).fit(*IRIS)
-    assert len(captured) == 1  # at the end of training, as ever
-
-
-def test_without_callbacks_there_is_no_context(monkeypatch):
-    monkeypatch.setattr(DNNClassifier, "_init_callback_context", None)
-    DNNClassifier((4,), max_iter=2).fit(*IRIS)
-
-
-@pytest.mark.parametrize("callback", [Recorder, Snapshots])
-def test_callbacks_change_no_bit(estimator_class, callback):
+def test_callbacks_change_no_bit(estimator_class):
     plain = make(estimator_class, max_iter=4, batch_size=32).fit(*IRIS)
-    watched = clone(plain).set_callbacks(callback()).fit(*IRIS)
+    watched = clone(plain).set_callbacks(Snapshots()).fit(*IRIS)
     assert plain.loss_curve_ == watched.loss_curve_
     assert_same_variables(plain, watched)
 
@@ -221,13 +160,6 @@ def test_a_failing_fit_tears_down_and_leaves_the_earlier_fit(hooks, recorder):
     assert (model.predict_proba(IRIS[0]) == before).all()
 
 
-def test_data_that_are_refused_set_no_callback_up():
-    recorder = Recorder()
-    with pytest.raises(ValueError, match="y"):
-        DNNClassifier().set_callbacks(recorder).fit(IRIS[0], None)
-    assert recorder.calls == []
-
-
 def test_partial_fit_is_a_fit_of_one_epoch():
     # As that of StandardScaler, which sets callbacks up and tears them down, too.
     recorder, monitor = Recorder(), ScoringMonitor(scoring="accuracy")
@@ -240,14 +172,6 @@ def test_partial_fit_is_a_fit_of_one_epoch():
     assert recorder.calls == 2 * ["setup", *epoch, "teardown"]
 
 
-def test_warm_start_counts_on():
-    snapshots = Snapshots()
-    model = make(DNNClassifier, max_iter=2, warm_start=True)
-    model.fit(*IRIS).set_callbacks(snapshots).fit(*IRIS)
-    assert [fitted.n_iter_ for fitted in snapshots.ended] == [3, 4]
-    assert_same_variables(snapshots.ended[-1], model)
-
-
 def test_clones_share_callbacks_and_pickles_keep_them():
     recorder = Recorder()
     model = make(DNNClassifier, max_iter=2).set_callbacks(recorder).fit(*IRIS)
@@ -258,34 +182,6 @@ def test_clones_share_callbacks_and_pickles_keep_them():
     assert copied.calls == recorder.calls
     assert loaded.fit(*IRIS).n_iter_ == 2
     assert len(copied.calls) == 2 * len(recorder.calls)
-
-
-def test_in_a_pipeline():
-    recorder, monitor = Recorder(), ScoringMonitor(scoring="accuracy")
-    model = make(DNNClassifier, max_iter=3)
-    pipeline = make_pipeline(
-        StandardScaler(), model.set_callbacks(recorder, monitor)
-    ).fit(*load_breast_cancer(return_X_y=True))
-    assert recorder.calls.count("end epoch") == 3
-    scores = epochs_of(monitor, "accuracy")
-    assert scores[-1] == pipeline.score(*load_breast_cancer(return_X_y=True)) > 0.9
-    assert monitor.get_logs().estimator_name == "Pipeline"
-    assert not hasattr(model, "_parent_callback_ctx")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n_jobs", [1, 2])
-def test_in_a_grid_search(n_jobs):
-    monitor = ScoringMonitor(scoring="accuracy")
-    model = DNNClassifier((8,), max_iter=3, random_state=0).set_callbacks(monitor)
-    search = GridSearchCV(
-        make_pipeline(StandardScaler(), model),
-        {"dnnclassifier__learning_rate": [0.1, 0.01]},
-        cv=2,
-        n_jobs=n_jobs,
-    ).fit(*IRIS)
-    assert len(epochs_of(monitor, "accuracy")) == (2 * 2 + 1) * 3
-    assert search.best_score_ > 0.5
 
 
 @pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -304,8 +200,3 @@ def test_progress_bars(capsys, n_jobs):
     out = capsys.readouterr().out
     assert out.count("DNNClassifier - fit") == 2 * 2 + 1
     assert not hasattr(search.best_estimator_[-1], "_skl_callbacks")
-
-
-def test_only_callbacks_are_taken():
-    with pytest.raises(TypeError, match="FitCallback protocol"):
-        DNNClassifier().set_callbacks("print")

@@ -7,16 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
 
 from skest import (
     DNNClassifier,
-    DNNLinearCombinedClassifier,
-    DNNRegressor,
     LinearClassifier,
-    RunConfig,
 )
 from skest import feature_columns as fc
 from skest.canned.sdca import LinearSDCA
@@ -44,12 +39,10 @@ def weighted():
 @pytest.mark.parametrize(
     ("estimator", "columns"),
     [
-        (LinearClassifier(), lambda: [weighted()]),
         (LinearClassifier(sparse_combiner="mean"), lambda: [weighted()]),
-        (DNNClassifier((8,)), lambda: [fc.indicator_column(weighted())]),
         (DNNClassifier((8,)), lambda: [fc.embedding_column(weighted(), 2)]),
     ],
-    ids=["linear", "mean", "indicator", "embedding"],
+    ids=["mean", "embedding"],
 )
 def test_weights_are_learned_from(estimator, columns, reviews):
     X, y = reviews
@@ -110,7 +103,7 @@ def shared(dimension=3, **options):
 TABLE = "inputs.bought_seen_shared_embedding_weights"
 
 
-def test_a_shared_table_is_learned(clicks, tmp_path):
+def test_a_shared_table_is_learned(clicks):
     X, y = clicks
     model = DNNClassifier(
         (32,),
@@ -119,7 +112,6 @@ def test_a_shared_table_is_learned(clicks, tmp_path):
         learning_rate=0.02,
         max_iter=45,
         random_state=0,
-        config=RunConfig(tmp_path),
     ).fit(X, y)
     assert model.score(X, y) > 0.9
     names = model.estimator_.get_variable_names()
@@ -135,52 +127,6 @@ def test_a_shared_table_is_learned(clicks, tmp_path):
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
     np.testing.assert_array_equal(copy.feature_columns_.transform(X), vectors)
-    boosting = HistGradientBoostingClassifier(random_state=0).fit(vectors, y)
-    assert boosting.score(vectors, y) > 0.9
-
-
-def test_search_over_the_dimension(clicks):
-    X, y = clicks
-    search = GridSearchCV(
-        make(DNNClassifier, feature_columns=shared(), max_iter=2),
-        [
-            {
-                "feature_columns__seen__dimension": [size],
-                "feature_columns__bought__dimension": [size],
-            }
-            for size in (1, 4)
-        ],
-        cv=2,
-        error_score="raise",
-    ).fit(X, y)
-    size = search.best_params_["feature_columns__seen__dimension"]
-    assert search.best_estimator_.feature_columns_.transform(X).shape == (400, 2 * size)
-
-
-def test_wide_and_deep_with_both_kinds(clicks):
-    X, y = clicks
-    X = X.assign(times=[[1.0, 2.0]] * len(X))
-    bought = fc.categorical_column_with_hash_bucket("bought", 20)
-    model = make(
-        DNNLinearCombinedClassifier,
-        linear_feature_columns=fc.FeatureColumns(
-            [fc.weighted_categorical_column(bought, "times"), *shared().columns[0][1:]]
-        ),
-        dnn_feature_columns=shared("auto"),
-        max_iter=3,
-    ).fit(X, y)
-    names = model.estimator_.get_variable_names()
-    tables = [name for name in names if name.endswith("seen_shared_embedding_weights")]
-    assert "dnn.inputs.bought_seen_shared_embedding_weights" in tables
-    assert "linear.dense.bought_seen_shared_embedding_weights" in tables
-    assert model.linear_feature_columns_.transform(X).shape == (400, 20 + 3)
-
-
-def test_regressor_continues_after_partial_fit(clicks):
-    X, y = clicks
-    model = make(DNNRegressor, feature_columns=shared(), max_iter=2)
-    model.partial_fit(X, y.astype(float)).partial_fit(X[:50], y[:50].astype(float))
-    assert np.isfinite(model.predict(X)).all()
 
 
 def test_columns_that_disagree_are_refused(clicks):

@@ -3,14 +3,11 @@
 
 import pickle
 import re
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pandas as pd
 import polars as pl
-import pyarrow as pa
 import pytest
 import torch
 from sklearn.base import ClassifierMixin, clone
@@ -20,14 +17,11 @@ from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from skest import (
     DNNClassifier,
     DNNLinearCombinedClassifier,
-    DNNRegressor,
     LinearClassifier,
     RunConfig,
 )
@@ -61,15 +55,6 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
         model.predict_log_proba(X), np.log(probability), rtol=1e-4, atol=1e-5
     )
     assert model.decision_function(X).shape == (200,)
-
-
-@pytest.mark.parametrize("n_outputs", [None, 3])
-def test_regressor_predicts_in_the_shape_of_y(regressor_class, blobs, n_outputs):
-    X, _ = blobs
-    y = X[:, 0] if n_outputs is None else X[:, :n_outputs]
-    model = make(regressor_class, max_iter=100).fit(X, y)
-    assert model.predict(X).shape == y.shape
-    assert model.score(X, y) > 0.5
 
 
 def test_same_seed_same_model(estimator_class, table):
@@ -166,20 +151,6 @@ def test_evaluate_returns_the_metrics_of_the_head(table):
     assert model.evaluate(X, y, weight)["label/mean"] == 1
 
 
-def test_max_steps_ends_training(table):
-    X, y = table
-    model = make(DNNClassifier, batch_size=50, max_steps=6).fit(X, y)
-    assert (model.n_steps_, model.n_iter_) == (6, 2)
-
-
-def test_training_stops_when_the_loss_no_longer_improves(table):
-    X, y = table
-    model = make(DNNClassifier, tol=10.0, n_iter_no_change=3, max_iter=50).fit(X, y)
-    assert model.n_iter_ == 5  # the first epoch always improves
-    model.set_params(n_iter_no_change=np.inf).fit(X, y)
-    assert model.n_iter_ == 50
-
-
 def test_early_stopping_restores_the_best_state(table):
     X, y = table
     model = make(
@@ -239,27 +210,6 @@ def test_partial_fit_goes_on(classifier_class, blobs):
     assert "does not support early_stopping=True" in str(error.value.__cause__)
 
 
-def test_warm_start_goes_on(estimator_class, blobs):
-    X, y = blobs
-    model = make(estimator_class, warm_start=True, max_iter=5, batch_size=30).fit(X, y)
-    first = model.loss_curve_[-1]
-    model.fit(X, y)
-    assert model.n_iter_ == 10
-    assert model.n_steps_ == 40
-    assert model.loss_curve_[5] < first
-    model.set_params(warm_start=False).fit(X, y)
-    assert model.n_iter_ == 5
-
-
-def test_weights_of_a_table_are_not_features(table):
-    X, y = table
-    weight = np.where(y == 1, 5.0, 1.0)
-    plain = make(DNNClassifier).fit(X, y)
-    model = make(DNNClassifier).fit(X, y, sample_weight=weight)
-    assert model.n_features_in_ == 4
-    assert model.predict_proba(X)[:, 1].mean() > plain.predict_proba(X)[:, 1].mean()
-
-
 def test_clones_do_not_share_a_model_dir(table, tmp_path):
     X, y = table
     model = make(DNNClassifier, config=RunConfig(model_dir=tmp_path), max_iter=2)
@@ -295,56 +245,6 @@ def test_dtype(blobs):
     assert model.predict_proba(X).dtype == np.float32
     table = pd.DataFrame(X, columns=list("abcd")).assign(word="w")
     assert make(DNNClassifier).fit(table, y).predict_proba(table).dtype == np.float32
-
-
-def test_kinds_of_tables_agree(table):
-    X, y = table
-    as_dict = {name: X[name].to_numpy() for name in X}
-    lists = {name: X[name].tolist() for name in X}
-    expected = make(DNNClassifier, max_iter=3).fit(X, y).predict_proba(X)
-    for other in (
-        as_dict,
-        pl.DataFrame(as_dict),
-        pa.table(lists),
-        X.astype({"city": "category"}),
-    ):
-        model = make(DNNClassifier, max_iter=3).fit(other, y)
-        np.testing.assert_allclose(model.predict_proba(other), expected, rtol=1e-5)
-
-
-def test_in_a_pipeline_and_a_search(table, columns):
-    X, y = table
-    model = DNNLinearCombinedClassifier(
-        (8,),
-        linear_feature_columns=[fc.crossed_column(["city", "job"], 50)],
-        dnn_feature_columns=columns,
-        early_stopping=False,
-        n_members=1,
-        max_iter=2,
-        random_state=0,
-    )
-    name = "dnnlinearcombinedclassifier"
-    search = GridSearchCV(
-        make_pipeline(model),
-        {
-            f"{name}__dnn_feature_columns__city__dimension": [1, 3],
-            f"{name}__dnn_hidden_units": [(4,), (8, 4)],
-        },
-        cv=2,
-    ).fit(X, y)
-    assert len(search.cv_results_["params"]) == 4
-    best = search.best_params_[f"{name}__dnn_feature_columns__city__dimension"]
-    weights = search.best_estimator_[-1].estimator_.get_variable_value(
-        "dnn.inputs.city_embedding_weights"
-    )
-    assert weights.shape == (3, best)
-
-
-def test_cross_validation_with_a_scaler(blobs):
-    X, _ = blobs
-    model = make_pipeline(StandardScaler(), make(DNNRegressor, max_iter=60))
-    folds = KFold(3, shuffle=True, random_state=0)
-    assert cross_val_score(model, X, X[:, 0], cv=folds).min() > 0.5
 
 
 def test_many_rows_are_held_out_for_early_stopping():
@@ -401,12 +301,6 @@ def test_a_frame_of_numbers_without_names_is_an_array(blobs):
         np.testing.assert_array_equal(model.predict_proba(given), expected)
 
 
-def test_integer_column_names(blobs):
-    X, y = blobs
-    model = make(DNNClassifier, feature_columns=[fc.numeric_column(1)], max_iter=3)
-    assert model.fit(pd.DataFrame(X), y).n_features_in_ == 4
-
-
 def test_a_refit_forgets_names(blobs):
     X, y = blobs
     model = make(DNNClassifier, max_iter=1)
@@ -424,14 +318,7 @@ def test_evaluate_after_set_params(table):
     assert model.evaluate(X, y) == before
 
 
-def test_unit_weights_change_nothing_in_evaluation(table):
-    X, y = table
-    model = make(DNNClassifier, max_iter=2).fit(X, y)
-    weighted = model.evaluate(X, y, np.ones(len(y)))
-    assert weighted == pytest.approx(model.evaluate(X, y))
-
-
-@pytest.mark.parametrize(("center", "scale"), [(1e6, 1e4), (-50, 1e-3)])
+@pytest.mark.parametrize(("center", "scale"), [(1e6, 1e4)])
 def test_regressors_learn_targets_of_any_scale(regressor_class, blobs, center, scale):
     X, _ = blobs
     y = center + scale * X[:, 0]
@@ -443,35 +330,6 @@ def test_regressors_learn_targets_of_any_scale(regressor_class, blobs, center, s
     assert metrics["average_loss"] == pytest.approx(
         np.mean((model.predict(X) - y) ** 2), rel=1e-3
     )
-
-
-def test_a_constant_target(regressor_class, blobs):
-    X, _ = blobs
-    model = make(regressor_class, max_iter=3).fit(X, np.full(len(X), 7.0))
-    np.testing.assert_allclose(model.predict(X), 7, atol=1)
-
-
-def test_repeated_partial_fits_have_orders_of_their_own(blobs):
-    X, y = blobs
-    seen = []
-
-    class FirstRow(Hook):
-        def after_step(self, run, loss):
-            seen.append(round(loss.item(), 12))
-
-    model = make(DNNClassifier, batch_size=1, hooks=(FirstRow(),), learning_rate=1e-12)
-    model.partial_fit(X, y).partial_fit(X, y)
-    first, second = seen[:120], seen[120:]
-    assert sorted(first) == pytest.approx(sorted(second), abs=1e-6)
-    assert first[:10] != pytest.approx(second[:10], abs=1e-6)
-
-
-def test_only_one_part_of_wide_and_deep(table, columns):
-    X, y = table
-    model = make(DNNLinearCombinedClassifier, dnn_feature_columns=columns, max_iter=1)
-    model.fit(X, y)
-    assert model.linear_feature_columns_ is None
-    assert not [n for n in model.estimator_.get_variable_names() if "linear." in n]
 
 
 @pytest.mark.parametrize(
@@ -521,53 +379,15 @@ def test_seed_and_device_of_the_configuration_are_kept(table):
     assert fits[0].estimator_.config.device == "cpu"
 
 
-def test_holding_rows_out_leaves_numpys_generator_alone(table):
-    X, y = table
-    before = np.random.get_state()[1].copy()
-    model = make(DNNClassifier, random_state=None, early_stopping=True, max_iter=1)
-    model.fit(X, y)
-    np.testing.assert_array_equal(before, np.random.get_state()[1])
-
-
 def test_activations_of_the_user(blobs):
     X, y = blobs
     shared = torch.nn.PReLU(dtype=torch.float64)
-    a = make(DNNClassifier, activation=shared).fit(X, y)
-    b = make(DNNClassifier, activation=shared).fit(X, y)
-    assert shared.weight.item() == 0.25
-    np.testing.assert_array_equal(a.predict_proba(X), b.predict_proba(X))
-
-
-@pytest.mark.parametrize(
-    "noisy",
-    [
-        lambda x: torch.nn.functional.dropout(x, 0.5),
-        partial(torch.dropout, p=0.5, train=True),
-    ],
-    ids=["function", "partial"],
-)
-def test_activations_that_draw(noisy, blobs):
-    X, y = blobs
     state = torch.get_rng_state()
-    a, b = (make(DNNClassifier, activation=noisy).fit(X, y) for _ in range(2))
-    assert a.loss_curve_ == b.loss_curve_
+    for activation in (shared, lambda x: torch.nn.functional.dropout(x, 0.5)):
+        a, b = (make(DNNClassifier, activation=activation).fit(X, y) for _ in range(2))
+        assert a.loss_curve_ == b.loss_curve_
+    assert shared.weight.item() == 0.25
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_prediction_draws_no_initial_weights(table, columns, monkeypatch):
-    X, y = table
-    model = make(DNNClassifier, feature_columns=columns, max_iter=1).fit(X, y)
-    expected = model.predict_proba(X)
-
-    def refuse(*arguments, **keywords):
-        raise AssertionError
-
-    monkeypatch.setattr(
-        "skest.feature_columns.dense.EmbeddingColumn.initial_weights", refuse
-    )
-    monkeypatch.setattr("torch.nn.init.xavier_uniform_", refuse)
-    np.testing.assert_array_equal(model.predict_proba(X), expected)
-    model.evaluate(X, y)
 
 
 def test_prediction_does_not_wait_for_training_of_another_model(table):
@@ -599,28 +419,6 @@ def test_a_table_is_pickled_once(table):
     np.testing.assert_array_equal(ids, model.feature_columns_.transform(X))
 
 
-def test_embeddings_of_both_parts(table):
-    X, y = table
-    city = fc.categorical_column_with_vocabulary_list("city")
-    model = make(
-        DNNLinearCombinedClassifier,
-        linear_feature_columns=[fc.embedding_column(city, 3)],
-        dnn_feature_columns=[fc.embedding_column(city, 5)],
-        max_iter=1,
-    ).fit(X, y)
-    assert model.linear_feature_columns_.transform(X).shape == (200, 3)
-    assert model.dnn_feature_columns_.transform(X).shape == (200, 5)
-
-
-def test_the_best_score_is_that_of_the_state_kept(table):
-    X, y = table
-    model = make(DNNClassifier, early_stopping=True, warm_start=True, max_iter=5)
-    for _ in range(3):
-        model.fit(X[:150], y[:150], X_val=X[150:], y_val=y[150:])
-        score = minus_loss(model, X[150:], y[150:])
-        assert score == pytest.approx(model.best_validation_score_)
-
-
 @pytest.mark.parametrize("given", [True, False], ids=["given rows", "a fraction"])
 def test_a_warm_start_does_not_lose_the_best_state(table, given):
     X, y = table
@@ -649,17 +447,6 @@ def test_a_warm_start_is_judged_by_the_present_rows(table):
     assert minus_loss(model, X[100:150], y[100:150]) == pytest.approx(before)
 
 
-def test_early_stopping_after_a_fit_without_it(table):
-    X, y = table
-    model = make(DNNClassifier, early_stopping=False, warm_start=True).fit(X, y)
-    before = minus_loss(model, X[150:], y[150:])
-    model.set_params(early_stopping=True, learning_rate=1e3, max_iter=2)
-    model.fit(X[:150], y[:150], X_val=X[150:], y_val=y[150:])
-    assert len(model.validation_scores_) == 2
-    assert model.best_validation_score_ == pytest.approx(before)
-    assert minus_loss(model, X[150:], y[150:]) == pytest.approx(before)
-
-
 def test_a_hook_that_stops_at_once(table):
     X, y = table
 
@@ -670,14 +457,6 @@ def test_a_hook_that_stops_at_once(table):
     model = make(DNNClassifier, hooks=(Stop(),)).fit(X, y)
     assert (model.n_iter_, model.loss_curve_) == (0, [])
     assert np.isnan(model.loss_)
-
-
-def test_a_column_with_missing_cells_in_a_list(blobs):
-    _, y = blobs
-    words = ["a", float("nan"), "b", None] * 30
-    model = make(LinearClassifier, max_iter=1).fit({"c": words}, y)
-    (column,) = model.feature_columns_.active
-    assert list(column.vocabulary_) == ["a", "b"]
 
 
 def test_numbers_with_a_large_offset():
@@ -695,36 +474,20 @@ def test_more_classes_than_held_out_rows():
     assert len(model.validation_scores_) == 1
 
 
-@pytest.mark.parametrize("class_weight", ["balanced", {0: 1.0, 1: 2.0, 2: 3.0}])
-def test_a_rare_class_may_be_held_out(class_weight):
+def test_a_rare_class_may_be_held_out():
     X = np.random.default_rng(0).normal(size=(60, 2))
     y = np.arange(60) % 2
     y[0] = 2
-    for seed in range(12):
+    for seed in range(6):
         model = make(
             DNNClassifier,
-            class_weight=class_weight,
+            class_weight="balanced" if seed % 2 else {0: 1.0, 1: 2.0, 2: 3.0},
             early_stopping=True,
             validation_fraction=0.5,
             random_state=seed,
             max_iter=1,
         )
         assert model.fit(X, y).classes_.tolist() == [0, 1, 2]
-
-
-def test_predicting_while_a_fit_ends(table):
-    X, y = table
-    model = make(DNNClassifier, max_iter=1).fit(X, y)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            predictions = [pool.submit(model.predict, X) for _ in range(10)]
-            for _ in range(2000):
-                model._become(model._copy())
-            assert all(len(p.result()) == len(X) for p in predictions)
-    finally:
-        sys.setswitchinterval(interval)
 
 
 @pytest.mark.parametrize(
@@ -750,13 +513,6 @@ def test_all_ways_of_execution_give_the_same_model(options, dtype):
         other = fitted(**settings)
         assert other.config.execution == "graph" or "config" not in settings
         assert_same_checkpoint(other.checkpoint, eager.checkpoint)
-
-
-def test_a_way_of_execution_that_is_none():
-    with pytest.raises(
-        ValueError, match="'execution' parameter of DNNClassifier must be"
-    ):
-        DNNClassifier(execution="fast").fit([[0.0], [1.0]], [0, 1])
 
 
 def test_a_fit_that_holds_no_rows_out_has_no_best_score():

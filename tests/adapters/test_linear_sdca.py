@@ -4,12 +4,10 @@
 import warnings
 
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import GridSearchCV
 
 from skest import LinearClassifier, LinearRegressor
 from skest import feature_columns as fc
@@ -62,31 +60,10 @@ def test_regressor_is_ridge_in_standard_units(table, weight):
 
 def test_l1_makes_zeros(table):
     X, y = table
-    model = LinearClassifier(optimizer=LinearSDCA(l1=8.0), **CONVERGED).fit(X, y)
+    model = LinearClassifier(optimizer=LinearSDCA(l1=8.0), max_iter=60, random_state=0)
+    model.fit(X, y)
     zeros = (model.coef_ == 0).mean()
     assert 0.5 < zeros < 1
-
-
-def test_float32_and_float64(table):
-    X, y = table
-    single, double = (
-        LinearClassifier(optimizer="sdca", dtype=dtype, **CONVERGED).fit(X, y)
-        for dtype in ("float32", "float64")
-    )
-    assert single.coef_.dtype == np.float32
-    np.testing.assert_allclose(single.coef_, double.coef_, atol=1e-5)
-
-
-def test_weights_may_have_any_scale_as_in_scikit_learn(table, weight):
-    """Sums of losses: weights 10 times as large are a penalty a tenth as large."""
-    X, y = table
-    small, large = (
-        LinearClassifier(
-            optimizer=LinearSDCA(l2=factor), dtype="float64", **CONVERGED
-        ).fit(X, y, factor * weight)
-        for factor in (1.0, 10.0)
-    )
-    np.testing.assert_allclose(small.coef_, large.coef_, atol=1e-6)
 
 
 def test_class_weight_and_early_stopping(table):
@@ -97,15 +74,6 @@ def test_class_weight_and_early_stopping(table):
     assert len(model.validation_scores_) == model.n_iter_
     assert model.score(X, y) > 0.7
     assert model.evaluate(X, y)["accuracy"] == pytest.approx(model.score(X, y))
-
-
-def test_clone_and_grid_search(table):
-    X, y = table
-    model = LinearClassifier(optimizer=LinearSDCA(l1=0.5), max_iter=5)
-    assert clone(model).optimizer == model.optimizer
-    grid = {"optimizer": [LinearSDCA(l2=l2) for l2 in (0.1, 1.0)]}
-    search = GridSearchCV(model, grid, cv=2).fit(X, y)
-    assert search.best_params_["optimizer"] in grid["optimizer"]
 
 
 def test_partial_fit_is_there_only_with_ids():
@@ -124,7 +92,7 @@ def with_ids(X):
 @pytest.mark.parametrize("way", ["partial_fit", "warm_start"])
 def test_rows_with_ids_come_again(table, way):
     """Whatever the order of the rows, another call goes on with their duals."""
-    X, y = with_ids(table[0]), table[1]
+    X, y = with_ids(table[0])[:80], table[1][:80]
     columns = [fc.numeric_column("age", normalizer="standard")]
     model = LinearClassifier(
         feature_columns=columns, optimizer=LinearSDCA("key"), **CONVERGED
@@ -145,37 +113,16 @@ def test_warm_start_needs_ids(table):
         model.fit(*table)
 
 
-def test_inferred_columns_may_not_read_the_ids(table):
-    X, y = with_ids(table[0])[:15], table[1][:15]  # of more, no column is inferred
-    with pytest.raises(ValueError, match="feature column 'key' reads 'key'"):
-        LinearClassifier(optimizer=LinearSDCA("key")).fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("params", "match"),
-    [
-        ({"learning_rate": 0.5}, "'learning_rate' has no meaning for LinearSDCA"),
-        ({"l1": 1.0}, "'l1' has no meaning for LinearSDCA"),
-        ({"l2": 1.0}, "'l2' has no meaning for LinearSDCA"),
-        ({"weight_decay": 1.0}, "'weight_decay' has no meaning for LinearSDCA"),
-        ({"sparse_combiner": "mean"}, 'needs sparse_combiner="sum"'),
-    ],
-)
-def test_parameters_without_meaning(table, params, match):
-    with pytest.raises(ValueError, match=match):
-        LinearClassifier(optimizer="sdca", **params).fit(*table)
-
-
-def test_three_classes_are_refused(blobs):
+def test_what_it_does_not_take(table, blobs):
+    for name in ("learning_rate", "l1", "l2", "weight_decay"):
+        with pytest.raises(ValueError, match=f"'{name}' has no meaning for LinearSDCA"):
+            LinearClassifier(optimizer="sdca", **{name: 0.5}).fit(*table)
+    with pytest.raises(ValueError, match='needs sparse_combiner="sum"'):
+        LinearClassifier(optimizer="sdca", sparse_combiner="mean").fit(*table)
     with pytest.raises(ValueError, match="Only binary classification is supported"):
         LinearClassifier(optimizer="sdca").fit(*blobs)
-
-
-@pytest.mark.parametrize("loss", ["huber", "poisson", "logistic", "quantile"])
-def test_other_losses_are_refused(blobs, loss):
-    X, y = blobs
     with pytest.raises(ValueError, match="LinearSDCA minimises"):
-        LinearRegressor(loss=loss, optimizer="sdca").fit(X, y / 2)
+        LinearRegressor(loss="huber", optimizer="sdca").fit(*blobs)
 
 
 def test_targets_of_a_regression(blobs):
@@ -188,9 +135,3 @@ def test_targets_of_a_regression(blobs):
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataConversionWarning)
         model.set_params(optimizer="ftrl").fit(X, np.column_stack([y, y]))
-
-
-def test_the_name_of_the_row_numbers_is_taken():
-    X = pd.DataFrame({"__row_number__": [1.0, 2.0, 3.0]})
-    with pytest.raises(ValueError, match="'__row_number__'.* Rename it"):
-        LinearClassifier(optimizer="sdca").fit(X.assign(a="x"), [0, 1, 0])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn import config_context
 from sklearn.base import clone, is_regressor
-from sklearn.model_selection import GridSearchCV, KFold, cross_validate
+from sklearn.model_selection import GridSearchCV, KFold
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
@@ -25,7 +25,7 @@ def routing():
 
 
 # The methods that take weights are those of a base; one estimator of each.
-@pytest.fixture(params=["LinearClassifier", "DNNRegressor", "MultiHeadEstimator"])
+@pytest.fixture(params=["LinearClassifier", "DNNRegressor"])
 def estimator(request):
     return clone(FAMILIES[request.param])
 
@@ -89,19 +89,6 @@ def test_weights_through_a_search(estimator):
         model = clone(search.best_estimator_).fit(X[train], y[train], weight[train])
         scores.append(model.score(X[test], y[test], weight[test]))
     assert search.best_score_ == pytest.approx(np.mean(scores), rel=1e-12)
-
-
-def test_weights_through_cross_validate(estimator):
-    X, y, weight = rows_for(estimator)
-    estimator.set_fit_request(sample_weight="importance")
-    estimator.set_score_request(sample_weight=False)
-    results = cross_validate(
-        estimator, X, y, cv=FOLDS, params={"importance": weight}, return_estimator=True
-    )
-    for (train, test), model in zip(FOLDS.split(X), results["estimator"], strict=True):
-        by_hand = clone(estimator).fit(X[train], y[train], weight[train])
-        assert_same(model, by_hand)
-        assert by_hand.score(X[test], y[test]) in results["test_score"]
 
 
 def test_weights_through_partial_fit(estimator):

@@ -14,11 +14,11 @@ from skest.canned.baseline import baseline_model_fn
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.canned.linear import linear_model_fn
-from skest.canned.optimization import Part, optimization
 from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.optimizers import make_optimizer
 from skest.optimizers.schedules import FunctionLR
+from tests.adapters.conftest import make
 
 FEATURES = {"x": np.linspace(-1, 1, 8), "k": np.arange(8) % 3}
 LABELS = np.arange(8.0) * 10
@@ -58,6 +58,9 @@ class Watch(Hook):
     def __init__(self):
         self.rates, self.ways = [], []
 
+    def __deepcopy__(self, memo):
+        return self
+
     def before_step(self, run):
         self.optimizers = run.spec.optimizers
         self.rates.append([o.param_groups[0]["lr"] for o in self.optimizers])
@@ -78,17 +81,14 @@ def train(model_fn, n_steps=3):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_rate_may_be_a_function_of_the_step(kind):
-    watch = train(functions(lambda step: 0.1 * 0.5**step)[kind])
     n_optimizers = 2 if kind == "combined" else 1
-    assert watch.rates == [[rate] * n_optimizers for rate in (0.1, 0.05, 0.025)]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_scheduler_is_made_for_every_optimizer(kind):
     halving = partial(lr_scheduler.StepLR, step_size=1, gamma=0.5)
-    watch = train(functions(0.1, lr_scheduler=halving)[kind])
-    n_optimizers = 2 if kind == "combined" else 1
-    assert watch.rates == [[rate] * n_optimizers for rate in (0.1, 0.05, 0.025)]
+    for given in (
+        functions(lambda step: 0.1 * 0.5**step),
+        functions(0.1, lr_scheduler=halving),
+    ):
+        watch = train(given[kind])
+        assert watch.rates == [[rate] * n_optimizers for rate in (0.1, 0.05, 0.025)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,20 +98,22 @@ def test_gradients_are_clipped(kind):
     assert ways == pytest.approx([0.01 * 0.5] * 3, rel=1e-3)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_function_and_a_scheduler_are_refused(kind):
+def test_wrong_settings_are_refused():
     cosine = partial(lr_scheduler.CosineAnnealingLR, T_max=3)
-    model_fn = functions(lambda step: 0.1, lr_scheduler=cosine)[kind]
-    with pytest.raises(ValueError, match="CosineAnnealingLR for it as well"):
-        train(model_fn)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_wrong_settings_are_refused(kind):
-    with pytest.raises(ValueError, match="'clip_norm' .*greater than 0; got 0"):
-        train(functions(0.1, clip_norm=0)[kind])
-    with pytest.raises(ValueError, match="cannot be ReduceLROnPlateau"):
-        train(functions(0.1, lr_scheduler=lr_scheduler.ReduceLROnPlateau)[kind])
+    for rate, options, message in [
+        (
+            lambda step: 0.1,
+            {"lr_scheduler": cosine},
+            "CosineAnnealingLR for it as well",
+        ),
+        (0.1, {"clip_norm": 0}, "'clip_norm' .*greater than 0; got 0"),
+        (
+            *(0.1, {"lr_scheduler": lr_scheduler.ReduceLROnPlateau}),
+            "cannot be ReduceLROnPlateau",
+        ),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            train(functions(rate, **options)["combined"])
 
 
 def test_parts_of_a_network_have_their_rules():
@@ -147,19 +149,6 @@ def test_parts_of_a_network_have_their_rules():
     ]
 
 
-def test_penalties_are_those_of_the_name_ftrl():
-    pairs = [("*", "ftrl")]
-    with pytest.raises(ValueError, match="'l1' and 'l2' need the optimizer"):
-        train(partial(KINDS["linear"], optimizer=pairs, l1=0.1))
-
-
-def test_only_training_optimizes():
-    part = Part({}, "nothing", -1.0, {})
-    assert optimization("eval", lr_scheduler.StepLR, part) == {}
-    with pytest.raises(ValueError, match="'learning_rate'"):
-        optimization("train", None, Part({"a": torch.ones(1)}, "sgd", -1.0, {}))
-
-
 def test_a_part_may_have_a_function_and_another_none():
     def rate(step):
         return 1 / (1 + step)
@@ -170,3 +159,20 @@ def test_a_part_may_have_a_function_and_another_none():
     assert isinstance(scheduler, FunctionLR)
     assert scheduler.optimizer is spec.optimizers[0]
     assert train(model_fn).rates == [[1.0, 0.1], [1 / 2, 0.1], [1 / 3, 0.1]]
+
+
+def test_a_scheduler_of_torch_goes_on_after_a_pause(estimator_class, blobs):
+    X, y = blobs
+    hook = Watch()
+    model = make(
+        estimator_class,
+        max_iter=2,
+        batch_size=60,
+        lr_scheduler=partial(lr_scheduler.StepLR, step_size=3, gamma=0.5),
+        hooks=[hook],
+        warm_start=True,
+    )
+    model.fit(X, y).fit(X, y)
+    first = np.array(hook.rates[0])
+    halves = [1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]
+    np.testing.assert_allclose(hook.rates, [h * first for h in halves])

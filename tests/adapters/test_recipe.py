@@ -11,7 +11,6 @@ from sklearn.metrics import log_loss
 
 from skest import (
     DNNClassifier,
-    DNNLinearCombinedClassifier,
     DNNRegressor,
     MultiHeadEstimator,
     export,
@@ -58,12 +57,12 @@ def test_says_what_it_chose(table):
 
 
 def test_trains_on_all_rows_up_to_the_best_epoch(table):
-    model = recipe().fit(*table)
+    model = recipe(max_iter=60).fit(*table)
     best = 1 + int(np.argmax(model.validation_scores_))
     assert model.n_iter_ == best
     assert model.n_steps_ == best * 10  # batches of 32 of 300 rows, not of 198
     assert model.best_validation_score_ == max(model.validation_scores_)
-    ends = CosineCycles(1, 1).ends(100)
+    ends = CosineCycles(1, 1).ends(60)
     assert len(model.validation_scores_) in ends
 
 
@@ -101,13 +100,6 @@ def test_more_columns_than_rows_do_not_make_it_too_sure():
     assert log_loss(noise[test], several.predict_proba(X[test])[0]) < 0.72
 
 
-def test_a_class_of_one_row_is_no_obstacle_to_folds(table):
-    X, y = table
-    y = np.where(np.arange(300) == 7, "perhaps", y)
-    model = recipe(max_iter=2, validation_fraction=0.1)
-    assert model.fit(X, y).predict_proba(X).shape == (300, 3)
-
-
 def test_hooks_see_one_training_on_a_part_and_one_on_all(table):
     class Begun(Hook):
         n = 0
@@ -118,30 +110,6 @@ def test_hooks_see_one_training_on_a_part_and_one_on_all(table):
     begun = Begun()
     recipe(max_iter=2, hooks=[begun]).fit(*table)
     assert begun.n == 2
-
-
-def test_so_do_several_heads(table):
-    X, y = table
-    y = pd.DataFrame({"buys": y, "age": X["age"]})
-    model = MultiHeadEstimator((8,), max_iter=4, random_state=0).fit(X[["town"]], y)
-    assert model.n_steps_ == model.n_iter_ * 10
-    assert model.auto_params_["n_members"] == 3
-
-
-def test_the_best_epoch_is_that_of_the_least_loss(table):
-    X, y = table
-    model = recipe(max_iter=9)
-    model.fit(X[60:], y[60:], X_val=X[:60], y_val=y[:60])
-    loss = log_loss(y[:60], model.predict_proba(X[:60]))
-    assert max(model.validation_scores_) == pytest.approx(-loss, rel=1e-5)
-
-
-def test_what_is_left_out_is_told_once(table):
-    X, y = table
-    X = X.assign(name=[f"n{i}" for i in range(300)])
-    with pytest.warns(UserWarning, match="'name'") as told:
-        recipe().set_params(max_iter=3).fit(X, y)
-    assert len([w for w in told if "'name'" in str(w.message)]) == 1
 
 
 def test_rows_of_the_caller_decide_on_the_epoch_and_are_not_trained_on(table):
@@ -168,13 +136,6 @@ def test_a_training_that_goes_on_has_a_schedule_of_its_own(table):
     rate = model.auto_params_["learning_rate"]
     assert rate.first_step == before
     assert model.n_steps_ > before
-
-
-def test_parts_are_learned_at_a_constant_rate(table):
-    X, y = table
-    model = recipe().partial_fit(X, y)
-    assert model.auto_params_["learning_rate"] == 0.002
-    assert model.partial_fit(X, y).n_iter_ == 2
 
 
 def test_streams_are_learned_at_a_constant_rate(table):
@@ -209,25 +170,10 @@ def test_settings_that_are_given_are_kept(table):
     assert model.n_iter_ == 3
 
 
-def test_recorded_steps_are_those_of_eager_ones(table):
-    found = [
-        recipe(n_members=3, execution=execution, max_iter=2)
-        .fit(*table)
-        .predict_proba(table[0])
-        for execution in ("eager", "graph")
-    ]
-    np.testing.assert_array_equal(*found)
-
-
-@pytest.mark.parametrize(("name", "n_members"), [("DNN", 3), ("wide", 1)])
-def test_export_and_pickle(table, tmp_path, n_members, name):
+def test_export_and_pickle(table, tmp_path):
     pytest.importorskip("onnxruntime")
     X, y = table
-    if name == "DNN":
-        model = recipe(n_members=n_members)
-    else:
-        model = DNNLinearCombinedClassifier((16,), n_members=n_members, random_state=0)
-    model.set_params(max_iter=2).fit(X, y)
+    model = recipe(n_members=3, max_iter=2).fit(X, y)
     expected = model.predict_proba(X)
     copied = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copied.predict_proba(X), expected)
@@ -238,7 +184,8 @@ def test_export_and_pickle(table, tmp_path, n_members, name):
 def test_members_predict_their_mean_probability():
     X = np.random.default_rng(0).normal(size=(120, 3))
     y = X[:, 0] > 0
-    model = DNNClassifier((8,), n_members=4, max_iter=25, random_state=0).fit(X, y)
+    model = DNNClassifier((8,), n_members=4, max_iter=25, random_state=0)
+    model.set_params(early_stopping=False).fit(X, y)
     network = model.estimator_.get_variable_names()
     assert "member_scales" in network
     assert model.estimator_.get_variable_value("logits.weight").shape == (4, 8, 1)
@@ -268,16 +215,6 @@ def test_temperature_has_the_least_loss(n_classes):
     assert temperature_of(logits, labels, weight) == pytest.approx(
         temperature_of(logits[repeated], labels[repeated]), rel=1e-3
     )
-
-
-def test_too_sure_logits_are_cooled_in_the_end():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 20))
-    y = (X[:, 0] + 2 * rng.normal(size=400)) > 0
-    model = recipe(dropout=0.0, max_iter=30).fit(X, y)
-    X_new = rng.normal(size=(400, 20))
-    y_new = (X_new[:, 0] + 2 * rng.normal(size=400)) > 0
-    assert log_loss(y_new, model.predict_proba(X_new)) < 0.75
 
 
 def test_a_temperature_is_learned_on_top_of_that_of_a_source():

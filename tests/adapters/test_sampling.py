@@ -12,13 +12,11 @@ from skest import (
     DNNLinearCombinedClassifier,
     DNNRegressor,
     LinearClassifier,
-    LinearRegressor,
     MultiHeadEstimator,
     RNNClassifier,
 )
 from skest.feature_columns import categorical_column_with_vocabulary_list as vocabulary
 from skest.feature_columns import embedding_column, numeric_column
-from tests.adapters.conftest import make
 
 
 def table(n, seed=0):
@@ -49,16 +47,13 @@ QUANTILES = [
     embedding_column(vocabulary("c"), dimension=2),
 ]
 MODELS = {
-    "dnn": DNNClassifier((8,), **TAIL),
     "float32": DNNClassifier((8,), dtype="float32", optimizer="adam", **TAIL),
     "dropout": DNNClassifier((8,), dropout=0.5, batch_norm=True, **TAIL),
     "columns": DNNClassifier((8,), feature_columns=QUANTILES, **TAIL),
     "combined": DNNLinearCombinedClassifier((8,), **TAIL),
-    "linear": LinearClassifier(**TAIL),
     "balanced": LinearClassifier(class_weight="balanced", **TAIL),
     "held out": DNNClassifier((8,), early_stopping=True, **TAIL),
     "regressor": DNNRegressor((8,), **TAIL),
-    "linear regressor": LinearRegressor(**TAIL),
     "baseline": BaselineRegressor(loss="poisson", **TAIL),
     "heads": MultiHeadEstimator((8,), **TAIL),
 }
@@ -88,30 +83,12 @@ def test_an_array_of_numbers_and_one_of_sequences():
         assert_array_equal(first, second)
 
 
-def test_the_scale_of_the_weights_does_not_matter():
-    X, y = table(50)
-    weight = np.random.default_rng(0).uniform(size=50)
-    model = DNNClassifier((8,), **TAIL)
-    first = model.fit(X, y, weight).predict_proba(X)
-    assert_array_equal(model.fit(X, y, weight * 2.0**-20).predict_proba(X), first)
-
-
 def test_an_epoch_has_as_many_draws_as_distinct_rows():
     X, y = table(50)
     model = DNNClassifier((8,), **TAIL)
     assert model.fit(X, y).n_steps_ == 3 * 4
     twice = pd.concat([X, X]), np.concatenate([y, y])
     assert model.fit(*twice).n_steps_ == 3 * 4
-
-
-def test_it_learns_and_goes_on():
-    X, y = table(400)
-    model = make(DNNClassifier, hidden_units=(16,), sampling="weighted", max_iter=30)
-    assert model.fit(X, y).score(X, y) > 0.9
-    model.set_params(warm_start=True)
-    assert model.fit(X, y).n_iter_ > 30
-    steps = model.n_steps_
-    assert model.partial_fit(X, y).n_steps_ == steps + 2
 
 
 def test_rows_are_drawn_in_proportion():

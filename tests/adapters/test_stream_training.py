@@ -5,18 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 
 import skest
 from skest import (
-    BaselineClassifier,
     DNNClassifier,
-    DNNLinearCombinedClassifier,
-    DNNRegressor,
     LinearClassifier,
-    LinearRegressor,
-    ModelFnRegressor,
-    MultiHeadEstimator,
 )
 from skest.feature_columns import (
     FeatureColumns,
@@ -26,7 +19,6 @@ from skest.feature_columns import (
 )
 from skest.inputs import ArrayDataset, parquet_input_fn
 from tests.adapters._families import FAMILIES, rows_for
-from tests.adapters._model_fns import numbers
 from tests.adapters.conftest import make
 
 CITY = categorical_column_with_vocabulary_list("city", ["Rome", "Oslo", "Bern"])
@@ -67,7 +59,9 @@ def test_it_trains_as_partial_fit_does_on_the_same_batches(table):
     assert streamed.loss_curve_ == [pytest.approx(np.mean(parts.loss_curve_))]
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize(
+    "name", ["SDCA", "BaselineClassifier", "loss of the user's", "DNNRegressor"]
+)
 def test_every_estimator_begins_with_a_sample_and_goes_on(name):
     estimator = clone(FAMILIES[name])
     X, y, _ = rows_for(estimator, 120)
@@ -116,44 +110,6 @@ def test_fitted_columns_keep_what_they_have_learned(table):
     assert model.n_iter_ == 2
 
 
-@pytest.mark.parametrize(
-    "estimator_class",
-    [pytest.param(LinearRegressor, marks=pytest.mark.slow), DNNRegressor],
-)
-def test_numbers(table, estimator_class):
-    X, _ = table
-    y = pd.Series(1000 + 300 * X["age"] - 50 * (X["city"] == "Oslo"))
-    model = make(estimator_class, feature_columns=columns(), learning_rate=0.3)
-    for _ in range(8):
-        model.train(stream(X, y))
-    assert model.score(X, y) > 0.9
-    assert len(model.loss_curve_) == model.n_iter_ == 8
-
-
-def test_two_kinds_of_columns_and_several_heads(table):
-    X, y = table
-    combined = make(
-        DNNLinearCombinedClassifier,
-        dnn_feature_columns=columns()[:1],
-        linear_feature_columns=columns()[1:],
-    )
-    assert combined.train(stream(X, y)).predict(X).shape == y.shape
-    several = make(MultiHeadEstimator, feature_columns=columns())
-    labels = pd.DataFrame({"buys": y.to_numpy(), "price": 2.5 * X["age"]})
-    several.train(stream(X, labels))
-    assert several.predict(X).columns.tolist() == ["buys", "price"]
-
-
-def test_models_without_columns():
-    X, y, _ = rows_for(BaselineClassifier(), 60)
-    batches = [(X[:30], y[:30]), (X[30:], y[30:])]
-    model = BaselineClassifier(random_state=0).train(lambda: batches)
-    assert model.predict_proba(X).shape == (60, 2)
-    user = ModelFnRegressor(numbers, random_state=0)
-    user.train(lambda: [(X[:30], X[:30, 0]), (X[30:], X[30:, 0])])
-    assert user.n_steps_ == 2
-
-
 def test_steps_and_max_steps(table):
     X, y = table
     model = make(LinearClassifier, feature_columns=columns(), max_steps=3)
@@ -165,37 +121,6 @@ def test_steps_and_max_steps(table):
     np.testing.assert_array_equal(model.coef_, before)
     with pytest.raises(ValueError, match="both|'steps'"):
         model.train(stream(X, y), steps=1, max_steps=20)
-
-
-def test_the_input_is_asked_for_once_with_what_it_names(table):
-    X, y = table
-    calls = []
-
-    def input_fn(mode, params, config):
-        calls.append((mode, params["learning_rate"], config.random_seed))
-        return stream(X, y)()
-
-    model = make(LinearClassifier, feature_columns=columns(), learning_rate=0.1)
-    model.train(input_fn)
-    ((mode, rate, seed),) = calls
-    assert (mode, rate) == ("train", 0.1)
-    assert isinstance(seed, int)
-
-
-def test_class_weights_are_those_of_the_rows(table):
-    X, y = table
-    weighted = make(
-        LinearClassifier, feature_columns=columns(), class_weight={0: 1.0, 1: 0.0}
-    )
-    weighted.train(stream(X, y), classes=[0, 1])
-    for _ in range(4):
-        weighted.train(stream(X, y))
-    assert (weighted.predict(X) == 0).all()
-
-
-def test_the_loss_of_a_call_is_printed(table, capsys):
-    make(LinearClassifier, feature_columns=columns(), verbose=1).train(stream(*table))
-    assert capsys.readouterr().out.startswith("Step 10: mean loss = 0.")
 
 
 # What is refused, and what that leaves behind
@@ -252,28 +177,6 @@ def test_an_unknown_class_leaves_the_model_as_it_was(table):
     assert model.n_steps_ == 10
     with pytest.raises(ValueError, match=r"not the same as in the first call"):
         model.train(stream(X, y), classes=[0, 1, 2])
-
-
-def test_a_first_batch_of_one_class_asks_for_all(table):
-    X, y = table
-    model = make(LinearClassifier, feature_columns=columns())
-    one = [(X[y == 1], y[y == 1]), (X[y == 0], y[y == 0])]
-    with pytest.raises(
-        ValueError, match=r"only one class: 1\. .* name all with 'classes'"
-    ):
-        model.train(lambda: one)
-    assert model.train(lambda: one, classes=[0, 1]).n_steps_ == 2
-
-
-def test_a_first_call_that_fails_leaves_nothing(table):
-    X, y = table
-    model = make(LinearClassifier, feature_columns=columns())
-    with pytest.raises(ValueError, match=r"not among the classes: \[7\]"):
-        model.train(lambda: [(X, y), (X[:2], pd.Series([0, 7]))])
-    with pytest.raises(NotFittedError):
-        model.predict(X)
-    with pytest.raises(ValueError, match="y contains labels.*Name all classes"):
-        model.train(stream(X, pd.Series(np.arange(len(y)) // 100)), classes=[0, 2])
 
 
 def test_only_a_batch_is_in_memory():

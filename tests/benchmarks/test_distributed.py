@@ -3,54 +3,11 @@ import json
 
 import pytest
 
-from benchmarks import distributed, locking_cost, server_costs
-from benchmarks.measure import Absent, Settings
+from benchmarks import distributed, locking_cost
+from benchmarks.measure import Settings
 
 TINY = Settings("tiny")
 WAYS = {way.name: way for way in distributed.WAYS}
-WORK = distributed.work_of(TINY)
-
-
-@pytest.mark.parametrize(
-    "name, pause",
-    [
-        pytest.param(distributed.EAGER, 0.0, marks=pytest.mark.nightly),
-        pytest.param(distributed.HOGWILD, 0.001, marks=pytest.mark.nightly),
-        pytest.param(distributed.ASYNC, 0.001, marks=pytest.mark.nightly),
-        pytest.param(distributed.PARALLEL, 0.001, marks=pytest.mark.nightly),
-    ],
-)
-def test_ways_to_train(name, pause):
-    found = distributed.train(WORK, 200, pause, WAYS[name])
-    assert found["rate"] > 0
-    assert 0 < found["steps"] <= 200
-
-
-def test_cases():
-    with_peers = Settings("full", peers=frozenset({distributed.PEER}))
-    equal, slow = distributed.cases(with_peers)
-    assert {*WAYS, distributed.TENSORFLOW.format(2, "s")} < {*equal.contenders}
-    assert {*slow.contenders} == {*distributed.SLOWED_DOWN}
-    assert not any(isinstance(c, Absent) for c in equal.contenders.values())
-    (only,) = distributed.cases(TINY, [distributed.LOCAL])
-    assert list(only.contenders) == [distributed.LOCAL]
-
-
-def test_sparse_steps_need_fewer_bytes():
-    table = distributed.make_table(WORK)
-    sparse, dense = (
-        server_costs.bytes_per_step(WORK, table, sparse=kind) for kind in (True, False)
-    )
-    assert 0 < sparse < dense
-
-
-@pytest.mark.nightly
-def test_times_of_server_costs():
-    table = distributed.make_table(WORK)
-    assert 0 < server_costs.seconds_to_attach(WORK, table) < 30
-    assert 0 < server_costs.seconds_to_notice() < 30
-    spent = server_costs.seconds_of_server(WORK, table, 20)
-    assert spent is None or 0 <= spent < 1
 
 
 def test_cost_of_reads_that_wait():
@@ -60,17 +17,6 @@ def test_cost_of_reads_that_wait():
     disturbed += [95.0, 100.0, 100.0, 95.0]
     assert locking_cost.cost_in_percent(disturbed) == pytest.approx(10)
     assert locking_cost.cost_in_percent([101.0, 100.0, 100.0, 101.0]) < 0
-
-
-ENDLESS = distributed.job_of(WORK, 10**9, 0.0, WAYS[distributed.ASYNC])
-
-
-@pytest.mark.nightly
-def test_rates_in_turns():
-    table = distributed.make_table(WORK)
-    rates = locking_cost.measured_rates(ENDLESS, table, 2, 0.2)
-    assert len(rates) == 8
-    assert min(rates) > 0
 
 
 def result():

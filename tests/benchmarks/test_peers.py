@@ -58,17 +58,6 @@ def test_an_environment_is_made_once_for_the_same_requirements(folder, monkeypat
     assert calls[3][-1] == "lib==2"
 
 
-def test_an_environment_that_failed_is_made_anew(folder, monkeypatch):
-    def fail(command):
-        raise RuntimeError("no network")
-
-    monkeypatch.setattr(peers, "_check_call", fail)
-    environment = peers.Environment("a", ("lib==1",))
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="no network"):
-            environment.interpreter()
-
-
 def test_errors(folder):
     script = folder / "script.py"
     script.write_text("print('half way'); raise ValueError('the reason')")

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 
-import numpy as np
 import pytest
 
 from benchmarks import quality, quality_page
-from benchmarks.quality_models import scores
 from benchmarks.quality_tables import DATA, TABLES
 
 
@@ -39,21 +37,6 @@ def test_what_was_not_reached_is_said():
     nowhere = next(line for line in lines if "nowhere worse" in line)
     assert nowhere.endswith("| bad (linear) | **not reached** |")
     assert any("half | 1 of 2 | reached" in line for line in lines)
-
-
-def test_scores_of_a_task():
-    for task, y, predicted, found in [
-        ("numbers", [0.0, 2.0], [1.0, 1.0], {"loss": 1.0}),
-        (
-            "classes",
-            ["a", "b"],
-            [[0.5, 0.5], [0.5, 0.5]],
-            {"loss": np.log(2), "auc": 0.5},
-        ),
-        ("labels", [[0, 1], [1, 0]], [[0.5, 0.5]] * 2, {"loss": np.log(2), "f1": 0.0}),
-    ]:
-        own = scores(task, np.array(y), np.array(predicted), ["a", "b"])
-        assert {name: own[name] for name in found} == pytest.approx(found)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="needs ../shared/data")

@@ -4,11 +4,10 @@ import math
 import re
 import warnings
 
-import numpy as np
 import pytest
 import torch
 
-from benchmarks import gpu, report, run
+from benchmarks import gpu, report
 from benchmarks.contenders import in_their_own
 from benchmarks.measure import (
     CLOCKS,
@@ -71,14 +70,6 @@ def test_every_suite_runs(name, small_census, monkeypatch):
     assert len(names) > 1
 
 
-@pytest.mark.slow
-def test_a_process_of_its_own_tells_its_peak(monkeypatch):
-    monkeypatch.setattr("benchmarks.suites.memory.MODULES", {"MLP": "with_sklearn"})
-    (name, values), *_ = values_of(measured(SUITES["memory"], TINY))
-    assert name == "MLP"
-    assert 10 < values[0] < 2000
-
-
 @pytest.mark.parametrize("suite", gpu.SUITES, ids=lambda suite: suite.name)
 def test_work_of_the_gpu_on_the_cpu(suite):
     for case in suite.cases(TINY, device="cpu"):
@@ -123,12 +114,6 @@ def test_a_measurement_lasts_two_seconds(monkeypatch, size, calls, n_made):
     seconds = Timed(lambda: made.append(1), calls=calls).measure(Settings(size))
     assert len(made) == n_made
     assert seconds == pytest.approx(0.4)
-
-
-def test_contenders_that_do_not_get_there_are_absent():
-    data = Split(None, None, np.zeros(2), np.array([0, 1]), [], [])
-    found = census.searched(lambda n: lambda X: np.full(2, 0.5), data, 2, 1)
-    assert found == Absent("not reached; 0.6931 at best")
 
 
 def test_peers_that_cannot_be_installed_are_left_out(monkeypatch):
@@ -184,14 +169,6 @@ def test_table():
         ]
 
 
-def test_a_bound_is_never_the_best_of_a_table():
-    result = make_result()
-    result["cases"][0]["bounds"] = {"part": [40.0, 60.0, 100.0]}
-    lines = report.table(result).splitlines()
-    assert "| skest | **30** (1.50); 4 epochs |" in lines
-    assert "| *part* | *60 (3.00)* |" in lines
-
-
 def test_page_and_plots(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
@@ -215,26 +192,3 @@ def test_the_page_is_what_the_committed_results_give():
     page = report.FOLDER.with_suffix(".md").read_text(encoding="utf-8")
     assert page == report.page(results, report.FOLDER.name)
     assert results
-
-
-def test_a_run_leaves_numbers_page_and_plots(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "Settings", lambda *given: TINY)
-    out = tmp_path / "results"
-    run.main(["--only", "columns", "--no-peers", "--busy", "--out", str(out)])
-    written = {path.name for path in out.iterdir()}
-    assert written == {"columns-busy.json", "columns-busy.svg"}
-    assert "## Growth with columns" in (tmp_path / "results.md").read_text()
-    assert "| skest, auto |" in capsys.readouterr().out
-
-
-def test_cases_are_chosen_by_how_their_names_begin():
-    work = {"skest": Timed(lambda: None)}
-    names = ("batch 128", "batch 512, once", "batch 512, twice", "batch 1,024")
-    cases = [Case(name, work, lambda seconds: 1.0, n_rounds=1) for name in names]
-    suite = Suite("s", "S", "", "rows/s", True, lambda settings: cases)
-
-    given = run.parse(["--cases", "batch 128", "batch 512"])
-    found = measured(suite, TINY, given.cases)["cases"]
-    assert [case["name"] for case in found] == list(names[:3])
-    found = measured(suite, TINY, run.parse([]).cases)["cases"]
-    assert [case["name"] for case in found] == list(names)

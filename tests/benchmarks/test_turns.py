@@ -32,12 +32,6 @@ def test_seconds_are_those_of_the_processor_in_a_call(no_process_left):
     assert found["long"] >= 0.2
 
 
-def test_sleep_takes_no_seconds():
-    works = {"sleeper": lambda: time.sleep(0.02), "worker": spend(0.02)}
-    found = seconds_in_turns(works, 0.2)
-    assert found["sleeper"] < found["worker"]
-
-
 def test_an_error_ends_the_measurement(capfd, no_process_left):
     def broken():
         raise OSError("broken")

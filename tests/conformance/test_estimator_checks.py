@@ -43,7 +43,6 @@ ESTIMATORS = [
     DNNClassifier((16,), **ADAGRAD, max_iter=15),
     LinearClassifier(max_iter=60),
     DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
-    RNNClassifier(16, learning_rate=0.1, max_iter=20),
     MultiHeadEstimator((16,), **ADAGRAD, max_iter=15),
 ]
 
@@ -54,6 +53,7 @@ MORE = [
     DNNRegressor((16,), **ADAGRAD, max_iter=20),
     LinearRegressor(),
     DNNLinearCombinedClassifier((16,), **DNN_ADAGRAD, max_iter=15),
+    RNNClassifier(16, learning_rate=0.1, max_iter=20),
     RNNRegressor(16, max_iter=60),
     BaselineEstimator(),
     DNNEstimator(hidden_units=(16,), **ADAGRAD, max_iter=15),

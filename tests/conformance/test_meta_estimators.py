@@ -1,69 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
 """The estimators work inside scikit-learn's meta-estimators, on the data it comes with."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import loguniform
-from sklearn import config_context
 from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.datasets import (
     load_breast_cancer,
     load_diabetes,
-    load_digits,
     load_iris,
     load_linnerud,
-    load_wine,
 )
 from sklearn.ensemble import (
     AdaBoostClassifier,
-    AdaBoostRegressor,
     BaggingClassifier,
     BaggingRegressor,
     StackingClassifier,
-    StackingRegressor,
     VotingClassifier,
-    VotingRegressor,
 )
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.feature_selection import (
     RFE,
-    RFECV,
     SelectFromModel,
-    SequentialFeatureSelector,
 )
 from sklearn.frozen import FrozenEstimator
 from sklearn.inspection import (
-    DecisionBoundaryDisplay,
     PartialDependenceDisplay,
     permutation_importance,
 )
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import (
     balanced_accuracy_score,
     brier_score_loss,
-    log_loss,
     roc_auc_score,
 )
 from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
-    RandomizedSearchCV,
     TunedThresholdClassifierCV,
-    cross_val_predict,
-    cross_val_score,
-    cross_validate,
     learning_curve,
-    train_test_split,
-    validation_curve,
 )
-from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import (
     ClassifierChain,
     MultiOutputClassifier,
@@ -71,17 +53,15 @@ from sklearn.multioutput import (
     RegressorChain,
 )
 from sklearn.naive_bayes import GaussianNB
-from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
-from sklearn.utils import get_tags
 
 from skest import (
     DNNClassifier,
     DNNLinearCombinedClassifier,
     DNNRegressor,
     LinearClassifier,
-    LinearRegressor,
 )
 from skest import feature_columns as fc
 
@@ -89,7 +69,7 @@ ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.05, "early_stopping": Fals
 CLASSIFIER = DNNClassifier((16,), **ADAGRAD, max_iter=20, random_state=0)
 REGRESSOR = DNNRegressor((16,), **ADAGRAD, max_iter=30, random_state=0)
 PLAIN = {"early_stopping": False, "n_members": 1}
-WIDE = DNNLinearCombinedClassifier((16,), **PLAIN, max_iter=20)
+WIDE = DNNLinearCombinedClassifier((16,), **PLAIN, max_iter=20, random_state=0)
 LINEAR = LinearClassifier(max_iter=20, random_state=0)
 
 
@@ -126,28 +106,7 @@ def wrong_labels(cancer: Any) -> Any:
     return X, np.where(is_wrong, 1 - y, y), 1.0 - is_wrong, y
 
 
-@pytest.fixture
-def routing() -> Iterator[None]:
-    with config_context(enable_metadata_routing=True):
-        yield
-
-
 # Composition
-
-
-def test_pipeline_with_validation_rows(cancer: Any, routing: None) -> None:
-    """A pipeline scales the rows of early stopping, too."""
-    X, y = cancer
-    X, X_val, y, y_val = train_test_split(X, y, random_state=0)
-    model = clone(CLASSIFIER).set_params(early_stopping=True)
-    model.set_fit_request(X_val=True, y_val=True)
-    scaler = StandardScaler().set_output(transform="pandas")
-    pipe = Pipeline([("scale", scaler), ("fit", model)], transform_input=["X_val"])
-    pipe.fit(X, y, X_val=X_val, y_val=y_val)
-    loss = log_loss(y_val, pipe.predict_proba(X_val))
-    assert pipe["fit"].best_validation_score_ == pytest.approx(-loss, rel=1e-5)
-    assert loss < 0.2
-    assert pipe["fit"].feature_names_in_[0] == "x0"
 
 
 def test_column_transformer(cancer_frame: Any) -> None:
@@ -157,20 +116,18 @@ def test_column_transformer(cancer_frame: Any) -> None:
     )
     names = fc.categorical_column_with_vocabulary_list("size")
     columns = make_column_transformer((fc.indicator_column(names), ["size"]))
-    for transformer in (encode, columns):
-        model = make_pipeline(transformer, clone(CLASSIFIER))
-        assert cross_val_score(model, X, y, cv=2).mean() > 0.85
-    for model in (CLASSIFIER, WIDE):
-        assert cross_val_score(model, X, y, cv=2).mean() > 0.85
+    piped = [make_pipeline(t, clone(CLASSIFIER)) for t in (encode, columns)]
+    for model in [*piped, clone(WIDE)]:
+        assert model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.85
 
 
-@pytest.mark.parametrize("ensemble", [True, False])
-def test_calibration(ensemble: bool, wrong_labels: Any) -> None:
+def test_calibration(wrong_labels: Any) -> None:
     X, y, weight, y_true = wrong_labels
-    model = CalibratedClassifierCV(CLASSIFIER, cv=3, ensemble=ensemble)
-    model.fit(X, y, sample_weight=weight)
-    probability = model.predict_proba(X)[:, 1]
-    assert brier_score_loss(y_true, probability) < 0.06  # 0.23 without knowledge
+    for ensemble in (True, False):
+        model = CalibratedClassifierCV(CLASSIFIER, cv=2, ensemble=ensemble)
+        model.fit(X, y, sample_weight=weight)
+        probability = model.predict_proba(X)[:, 1]
+        assert brier_score_loss(y_true, probability) < 0.07  # 0.23 without knowledge
 
 
 def test_tuned_threshold(cancer: Any) -> None:
@@ -187,8 +144,8 @@ def test_tuned_threshold(cancer: Any) -> None:
 def test_transformed_target(diabetes: Any) -> None:
     X, y = diabetes
     model = TransformedTargetRegressor(REGRESSOR, func=np.log, inverse_func=np.exp)
-    assert cross_val_score(model, X, y, cv=3).mean() > 0.3
-    assert (model.fit(X, y).predict(X) > 0).all()
+    assert model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.3
+    assert (model.predict(X) > 0).all()
 
 
 def test_frozen_estimator(cancer: Any) -> None:
@@ -203,76 +160,61 @@ def test_frozen_estimator(cancer: Any) -> None:
 # Ensembles
 
 
-def test_stacking(iris: Any, diabetes: Any) -> None:
+def test_stacking_and_voting(iris: Any, wrong_labels: Any) -> None:
     X, y = iris
     model = StackingClassifier(
-        [("dnn", CLASSIFIER), ("bayes", GaussianNB())], LogisticRegression(), cv=3
+        [("dnn", CLASSIFIER), ("bayes", GaussianNB())], LogisticRegression(), cv=2
     ).fit(X, y)
     assert model.transform(X).shape == (150, 6)
     assert model.score(X, y) > 0.9
-    X, y = diabetes
-    first = [("dnn", REGRESSOR), ("linear", LinearRegressor(max_iter=30))]
-    stack = StackingRegressor(first, RidgeCV(), cv=3)
-    assert stack.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.35
-
-
-def test_voting(wrong_labels: Any, diabetes: Any) -> None:
     X, y, weight, y_true = wrong_labels
     members = [("dnn", CLASSIFIER), ("linear", LINEAR)]
-    model = VotingClassifier(members, voting="soft").fit(X, y, sample_weight=weight)
-    assert model.score(X, y_true) > 0.9
-    X, y = diabetes
-    numbers = [("dnn", REGRESSOR), ("linear", LinearRegressor(max_iter=30))]
-    assert VotingRegressor(numbers).fit(X, y).score(X, y) > 0.35
+    voting = VotingClassifier(members, voting="soft").fit(X, y, sample_weight=weight)
+    assert voting.score(X, y_true) > 0.9
 
 
 def test_bagging(wrong_labels: Any, diabetes: Any) -> None:
     X, y, weight, y_true = wrong_labels
-    model = BaggingClassifier(CLASSIFIER, 5, max_samples=0.5, random_state=0)
+    model = BaggingClassifier(LINEAR, 5, max_samples=0.5, random_state=0)
     assert model.fit(X, y, sample_weight=weight).score(X, y_true) > 0.9
     X, y = diabetes
-    bags = BaggingRegressor(REGRESSOR, 10, oob_score=True, random_state=0).fit(X, y)
-    assert bags.oob_score_ > 0.3
-    assert len({m.random_state for m in bags.estimators_}) == 10
+    bags = BaggingRegressor(REGRESSOR, 6, random_state=0).fit(X, y)
+    assert bags.score(X, y) > 0.3
+    assert len({m.random_state for m in bags.estimators_}) == 6
 
 
-def test_boosting(iris: Any, diabetes: Any) -> None:
+def test_boosting(iris: Any) -> None:
     """Boosting lives on sample weights: each member looks at what others got wrong."""
     X, y = iris
     weak = DNNClassifier((2,), **ADAGRAD, max_iter=8, random_state=0)
     boosted = AdaBoostClassifier(weak, n_estimators=8, random_state=0).fit(X, y)
     assert boosted.score(X, y) > clone(weak).fit(X, y).score(X, y)
     assert len(set(boosted.estimator_weights_)) > 1
-    X, y = diabetes
-    numbers = AdaBoostRegressor(REGRESSOR, n_estimators=4, random_state=0).fit(X, y)
-    assert numbers.score(X, y) > 0.35
 
 
 # Several classes, several targets
 
 
-@pytest.mark.parametrize("meta", [OneVsRestClassifier, OneVsOneClassifier])
-def test_several_classes(meta: Any, iris: Any) -> None:
+def test_several_classes(iris: Any) -> None:
     X, y = iris
     names = load_iris().target_names[y]
-    model = meta(clone(CLASSIFIER).set_params(max_iter=60)).fit(X, names)
-    assert len(model.estimators_) == 3
-    assert model.score(X, names) > 0.85
+    one_for_each = OneVsRestClassifier(clone(LINEAR).set_params(max_iter=60))
+    assert len(one_for_each.fit(X, names).estimators_) == 3
+    assert one_for_each.score(X, names) > 0.85
 
 
-def test_several_outputs() -> None:
+def test_several_outputs(iris: Any) -> None:
     X, y = load_linnerud(return_X_y=True)
     for meta in (MultiOutputRegressor, RegressorChain):
         model = meta(clone(REGRESSOR).set_params(learning_rate=0.2)).fit(X, y)
         assert model.predict(X).shape == y.shape
         assert model.score(X, y) > 0.3
-    X, digits = load_digits(return_X_y=True)
-    labels = np.column_stack([digits % 2, digits > 4]).astype(int)
+    X, kinds = iris
+    labels = np.column_stack([kinds == 0, kinds > 1]).astype(int)
     for meta in (MultiOutputClassifier, ClassifierChain):
-        model = meta(CLASSIFIER).fit(X[:900], labels[:900])
-        assert model.score(X[900:], labels[900:]) > 0.7
-    shares = MultiOutputClassifier(CLASSIFIER).fit(X[:900], labels[:900])
-    assert [p.shape for p in shares.predict_proba(X)] == [(1797, 2)] * 2
+        model = meta(LINEAR).fit(X, labels)
+        assert model.score(X, labels) > 0.7
+        assert np.shape(model.predict_proba(X))[-1] == 2
 
 
 def test_self_training(cancer: Any) -> None:
@@ -287,58 +229,16 @@ def test_self_training(cancer: Any) -> None:
 # Search and validation
 
 
-def test_cross_validate_with_weights(wrong_labels: Any, routing: None) -> None:
-    X, y, weight, y_true = wrong_labels
-    model = clone(CLASSIFIER).set_fit_request(sample_weight=True)
-    model.set_score_request(sample_weight=True)
-    params = {"sample_weight": weight}
-    result = cross_validate(
-        model, X, y, cv=3, params=params, return_estimator=True, return_train_score=True
-    )
-    assert result["test_score"].min() > 0.85  # rows with wrong labels weigh nothing
-    assert all(m.score(X, y_true) > 0.85 for m in result["estimator"])
-    in_pipe = make_pipeline(StandardScaler().set_fit_request(sample_weight=True), model)
-    assert cross_val_score(in_pipe, X, y, cv=3, params=params).min() > 0.85
-
-
-def test_cross_val_predict(cancer: Any) -> None:
-    X, y = cancer
-    probability = cross_val_predict(CLASSIFIER, X, y, cv=3, method="predict_proba")
-    assert probability.shape == (len(y), 2)
-    assert roc_auc_score(y, probability[:, 1]) > 0.98
-
-
 GRID = {"learning_rate": [1e-6, 0.05], "hidden_units": [(4,), (16,)]}
+HALVING = {"factor": 2, "cv": 2, "random_state": 0}
+BY_EPOCHS = {"resource": "max_iter", "min_resources": 4, "max_resources": 16}
 SEARCHES = {
     "grid": lambda model, n_jobs: GridSearchCV(model, GRID, cv=2, n_jobs=n_jobs),
-    "random": lambda model, n_jobs: RandomizedSearchCV(
-        model,
-        {"learning_rate": loguniform(1e-5, 1)},
-        n_iter=8,
-        cv=2,
-        n_jobs=n_jobs,
-        random_state=0,
-    ),
     "halving by epochs": lambda model, n_jobs: HalvingGridSearchCV(
-        model,
-        GRID,
-        resource="max_iter",
-        min_resources=4,
-        max_resources=16,
-        factor=2,
-        cv=2,
-        n_jobs=n_jobs,
-        random_state=0,
+        model, GRID, **BY_EPOCHS, **HALVING, n_jobs=n_jobs
     ),
     "halving by rows": lambda model, n_jobs: HalvingGridSearchCV(
-        model,
-        GRID,
-        resource="n_samples",
-        min_resources=100,
-        factor=2,
-        cv=2,
-        n_jobs=n_jobs,
-        random_state=0,
+        model, GRID, min_resources=100, **HALVING, n_jobs=n_jobs
     ),
 }
 
@@ -369,21 +269,6 @@ def test_search_in_processes(kind: str, cancer: Any) -> None:
         assert side_by_side.best_estimator_.n_iter_ == 16
 
 
-def test_search_of_parameters_of_columns(cancer_frame: Any) -> None:
-    X, y = cancer_frame
-    vectors = fc.embedding_column(
-        fc.categorical_column_with_vocabulary_list("size"), dimension=1
-    )
-    columns = fc.FeatureColumns([("size", vectors)])
-    model = clone(CLASSIFIER).set_params(feature_columns=columns)
-    search = GridSearchCV(model, {"feature_columns__size__dimension": [1, 4]}, cv=2)
-    assert search.fit(X, y).best_score_ > 0.8
-    best = search.best_estimator_.feature_columns_
-    assert (
-        best.transform(X).shape[1] == search.best_params_[next(iter(search.param_grid))]
-    )
-
-
 def test_fits_in_threads_of_joblib(cancer: Any) -> None:
     """Fits from several threads at once give what fits in turn give."""
     in_turn = SEARCHES["grid"](CLASSIFIER, None).fit(*cancer)
@@ -408,27 +293,13 @@ def test_joblib_backend_of_dask(cancer: Any, tmp_path: Any) -> None:
     np.testing.assert_allclose(scores_of(search), scores_of(in_turn), rtol=1e-12)
 
 
-def test_curves(cancer: Any) -> None:
-    X, y = cancer
-    sizes, train, test = learning_curve(
-        CLASSIFIER, X, y, cv=3, train_sizes=[0.1, 1.0], shuffle=True, random_state=0
-    )
-    assert sizes[0] < sizes[1]
-    assert test.mean(axis=1)[0] < test.mean(axis=1)[1]
-    assert train.shape == (2, 3)
-    epochs = [1, 20]
-    _, test = validation_curve(
-        CLASSIFIER, X, y, param_name="max_iter", param_range=epochs, cv=3
-    )
-    assert test.mean(axis=1)[0] < test.mean(axis=1)[1]
-
-
 def test_curve_of_calls_to_partial_fit(cancer: Any) -> None:
     X, y = cancer
     model = clone(CLASSIFIER).set_params(batch_size=32)
-    _, _, test = learning_curve(
+    _, train, test = learning_curve(
         model, X, y, cv=3, train_sizes=[0.2, 1.0], exploit_incremental_learning=True
     )
+    assert train.shape == (2, 3)
     assert test.mean(axis=1)[1] > 0.85
 
 
@@ -443,51 +314,19 @@ def test_selection_by_coefficients(cancer: Any) -> None:
     by_size = SelectFromModel(LINEAR, max_features=4, threshold=-np.inf).fit(X, y)
     for selector in (by_rank, by_size):
         assert np.flatnonzero(selector.get_support()).max() < 5
-    by_score = RFECV(LINEAR, step=5, min_features_to_select=5, cv=2).fit(X, y)
-    assert by_score.get_support()[:5].sum() >= 4
     with pytest.raises(ValueError, match="coef_"):
         RFE(CLASSIFIER).fit(X, y)
 
 
-def test_sequential_selection(cancer: Any) -> None:
-    X, y = cancer
-    noise = np.random.default_rng(0).normal(size=(len(y), 2))
-    X = np.hstack([noise, X[:, [7]]])
-    selector = SequentialFeatureSelector(LINEAR, n_features_to_select=1, cv=2)
-    assert selector.fit(X, y).get_support().tolist() == [False, False, True]
-
-
-def test_permutation_importance(diabetes: Any) -> None:
-    X, y = diabetes
-    names = np.array(load_diabetes().feature_names)
-    model = clone(REGRESSOR).fit(X, y)
-    importance = permutation_importance(model, X, y, n_repeats=3, random_state=0)
-    best = names[np.argsort(importance.importances_mean)[-3:]]
-    assert {"bmi", "s5"} <= set(best)
-
-
-def test_displays(diabetes: Any) -> None:
+def test_inspection(diabetes: Any) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     X, y = diabetes
+    names = np.array(load_diabetes().feature_names)
     model = clone(REGRESSOR).fit(X, y)
-    shown = PartialDependenceDisplay.from_estimator(
-        model, X, [2, (2, 8)], grid_resolution=5
-    )
+    importance = permutation_importance(model, X, y, n_repeats=2, random_state=0)
+    assert {"bmi", "s5"} <= set(names[np.argsort(importance.importances_mean)[-4:]])
+    shown = PartialDependenceDisplay.from_estimator(model, X, [2], grid_resolution=5)
     of_bmi = shown.pd_results[0]["average"][0]
     assert of_bmi[-1] > of_bmi[0] + 20  # the greater the mass, the worse the disease
-    X, y = load_wine(return_X_y=True)
-    classifier = clone(CLASSIFIER).fit(X[:, [0, 6]], y)
-    display = DecisionBoundaryDisplay.from_estimator(
-        classifier, X[:, [0, 6]], response_method="predict", grid_resolution=20
-    )
-    assert set(np.unique(display.response)) == {0, 1, 2}
     matplotlib.pyplot.close("all")
-
-
-def test_tags_pass_through() -> None:
-    """Meta-estimators ask the tags of what is inside them."""
-    pipe = make_pipeline(StandardScaler(), CLASSIFIER)
-    assert get_tags(pipe).classifier_tags.multi_label
-    assert get_tags(make_pipeline(CLASSIFIER)).input_tags.sparse
-    assert not get_tags(GridSearchCV(CLASSIFIER, {})).input_tags.pairwise

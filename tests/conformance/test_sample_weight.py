@@ -73,15 +73,8 @@ def fitted_outputs(
     return np.array([outputs(fit, at) for fit in fits])
 
 
-@pytest.mark.parametrize(
-    "title",
-    [
-        title
-        if title == "mini-batches numbers"
-        else pytest.param(title, marks=pytest.mark.slow)
-        for title in RANDOM
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("title", RANDOM)
 def test_weights_are_repetitions_in_the_mean(title: str) -> None:
     """The outputs move as far with weights as with repetitions, in the mean over seeds.
 

@@ -8,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils import clip_grad_norm_
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from skest.engine.loop import clip_gradients
 
@@ -67,18 +66,3 @@ def test_a_broken_gradient_is_not_hidden():
             norm = clip_gradients([dense([1.0]), parameter], 1.0)
             assert not norm.isfinite()
             assert parameter.grad.to_dense().isnan().any()
-
-
-class NoWaiting(TorchDispatchMode):
-    """Refuses to bring a value from the device to the host."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        assert "_local_scalar_dense" not in str(func)
-        return func(*args, **(kwargs or {}))
-
-
-def test_nothing_waits_for_the_device():
-    with NoWaiting():
-        with pytest.raises(AssertionError):
-            torch.ones(1).item()
-        clip_gradients([dense([3.0, 4.0]), table([1, 1], [1.0] * 4)], 1.0)

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 import torch
-from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.exceptions import NanLossDuringTrainingError
@@ -105,7 +104,7 @@ def endless():
 
 @pytest.mark.parametrize(
     ("fails_in", "with_dir"),
-    [("forward", True), ("backward", False), ("backward", True), ("optimizer", True)],
+    [("forward", True), ("backward", False), ("optimizer", True)],
 )
 def test_half_a_step_is_not_saved(tmp_path, caplog, fails_in, with_dir):
     estimator = make(tmp_path if with_dir else None, fails_in)
@@ -149,8 +148,8 @@ def rooted(model_dir, every=5):
     return Estimator(root_model_fn, config=config)
 
 
-@pytest.mark.parametrize("at", [5, 12])
-def test_variables_that_are_nan_are_not_saved(tmp_path, caplog, at):
+def test_variables_that_are_nan_are_not_saved(tmp_path, caplog):
+    at = 12
     estimator = rooted(tmp_path, every=at)
     with pytest.raises(
         NanLossDuringTrainingError,
@@ -221,34 +220,3 @@ def test_inputs_are_closed_also_when_an_error_is_held():
             errors.append(error)
     assert len(errors) == 2
     assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
-
-
-class Wrapped(nn.Module):
-    """Saves its variables under other names."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.inner(x)
-
-    def state_dict(self, *args, **kwargs):
-        return self.inner.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, *args, **kwargs):
-        return self.inner.load_state_dict(*args, **kwargs)
-
-
-def test_a_network_may_have_its_own_state_dict():
-    def model_fn(features, labels, mode):
-        network = Wrapped()
-        return EstimatorSpec(
-            mode,
-            network=network,
-            loss=lambda labels, z, _: (z[:, 0] - labels).square().mean(),
-            optimizer=torch.optim.SGD(network.parameters(), 0.1),
-        )
-
-    trained = Estimator(model_fn).train(table_fn(), steps=2)
-    assert sorted(trained.checkpoint.variables) == ["bias", "weight"]

@@ -11,7 +11,7 @@ from skest.engine.loop import scalar_loss, train_loop, train_step
 from skest.engine.training import TrainingOrder
 from skest.hooks import Hook, Run, StopAtStepHook
 from skest.inputs.batches import Source
-from tests._models import At, Recorder, batches, raising, squared_loss, table_fn
+from tests._models import At, Recorder, raising, squared_loss, table_fn
 
 STEP = ["before_step", "after_step"]
 
@@ -37,22 +37,6 @@ def test_hooks_are_called_around_every_step_until_the_input_ends():
     assert hook.calls == ["begin", *3 * STEP, "end"]
     assert run.global_step == 3
     assert run.stop_reason == "the input ended"
-
-
-def test_hooks_are_called_in_their_order():
-    log = []
-
-    class Named(Recorder):
-        def __init__(self, name):
-            self.name = name
-            self.calls, self.losses, self.steps = self, [], []
-
-        def append(self, call):
-            log.append((call, self.name))
-
-    train_loop(Run(make_spec(), RunConfig()), make_batches(1), [Named("a"), Named("b")])
-    calls = ["begin", *STEP, "end"]
-    assert log == [(call, name) for call in calls for name in "ab"]
 
 
 def test_a_stop_takes_effect_before_the_next_step_and_takes_no_batch():
@@ -200,9 +184,3 @@ def test_the_steps_ahead_are_those_of_the_first_limit():
         ({"max_steps": 10}, 7, 3),
     ]:
         assert order(**limits).steps_ahead(Source(TABLE), start) == expected
-
-
-def test_nothing_is_known_of_a_stream_or_of_epochs_without_end():
-    assert order().steps_ahead(Source(batches()), 0) is None
-    assert order().steps_ahead(Source(table_fn(num_epochs=None)()), 0) is None
-    assert order(max_steps=9).steps_ahead(Source(batches()), 2) == 7

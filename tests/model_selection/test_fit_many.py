@@ -20,7 +20,6 @@ from skest import (
     DNNClassifier,
     DNNLinearCombinedRegressor,
     DNNRegressor,
-    LinearClassifier,
     LinearRegressor,
 )
 from skest.exceptions import NanLossDuringTrainingError
@@ -104,15 +103,12 @@ def check(estimators, X, y, rows, caplog, weight=None, **options):
 CASES = {
     "adam, folds": (DNN, {**RATES, "optimizer": ["adam"] * 2}),
     "auto": (DNN, {**RATES, "optimizer": ["auto"] * 2, "weight_decay": [0, 0.1]}),
-    "optimizers": (DNN, {"optimizer": ["sgd", "rmsprop", "ftrl"]}),
     "not recorded": (
         DNN,
         {"optimizer": [torch.optim.NAdam, torch.optim.Adamax, "adam"]},
     ),
     "dropout and seeds": (DNN, {"dropout": [0.3] * 2, "random_state": [1, 2]}),
-    "clipped": (DNN, {"clip_norm": [0.1, None], "optimizer": ["momentum"] * 2}),
-    "batch norm": (DNN, {**RATES, "batch_norm": [True] * 2}),
-    "schedule": (DNN, {"learning_rate": [lambda step: 0.01 * 0.9**step, 0.01]}),
+    "clipped": (DNN, {"clip_norm": [0.1, None], "batch_norm": [True] * 2}),
     "schedule of steps": (
         DNN,
         {
@@ -123,7 +119,6 @@ CASES = {
     "members": (DNN, {**RATES, "n_members": [3] * 2, "dropout": [0.1] * 2}),
     "max_steps": (DNN, {"max_steps": [3, 7, None], "optimizer": ["adagrad"] * 3}),
     "activations": (DNN, {"activation": ["gelu", "tanh", "gelu"]}),
-    "float64": (DNN, {**RATES, "dtype": ["float64"] * 2}),
     "stopping": (
         DNN,
         {
@@ -134,7 +129,6 @@ CASES = {
         },
     ),
     "regression": (REGRESSOR, {"loss": ["squared_error", "huber"]}),
-    "linear": (LinearClassifier(**PLAIN), RATES),
     "linear regression": (LinearRegressor(**PLAIN), {**RATES, "l2": [0.0, 0.1]}),
     "wide and deep": (
         DNNLinearCombinedRegressor((8,), batch_size=32, max_iter=3, random_state=0),

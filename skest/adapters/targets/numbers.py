@@ -126,11 +126,6 @@ class NumberTarget(Target):
         has_link = self.loss in _RANGES
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
 
-    @property
-    def validation_keys(self) -> tuple[str]:
-        """Predictions that the validation score is computed from."""
-        return self.loss_keys
-
     def validation_score(
         self,
         predictions: Predictions,

@@ -154,7 +154,11 @@ class SeveralTargets(Target):
         self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
     ) -> float:
         """Return the weighted mean of the scores of the heads that have labels."""
-        scores = self.scores(predictions, labels, weight)
+        scores = {  # each over the rows that have its label, if they are enough
+            name: target.score(*_some(rows, predictions, name, labels, weight))
+            for name, (target, rows) in self._with_labels(labels).items()
+            if len(rows) >= target.fewest_scored
+        }
         factors = [self._weights[name] for name in scores]
         if not any(factors):
             raise ValueError(
@@ -163,19 +167,6 @@ class SeveralTargets(Target):
                 f"{list(scores)}."
             )
         return float(np.average(list(scores.values()), weights=factors))
-
-    def scores(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> dict[str, float]:
-        """Return the scores by head, each over the rows that have its label.
-
-        A head with too few labels for its score is left out.
-        """
-        return {
-            name: target.score(*_some(rows, predictions, name, labels, weight))
-            for name, (target, rows) in self._with_labels(labels).items()
-            if len(rows) >= target.fewest_scored
-        }
 
     @property
     def validation_keys(self) -> list[Any]:

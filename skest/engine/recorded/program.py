@@ -20,6 +20,14 @@ from skest.engine.recorded.recording import (
 from skest.engine.recorded.simplify import Storages
 
 _aten = torch.ops.aten
+# Told to write their mean or sum into a number, they resize it first, with a warning; what
+# binary_cross_entropy leaves there is wrong (torch 2.13).
+_RESIZED = {
+    _aten.binary_cross_entropy.default,
+    _aten.huber_loss.default,
+    _aten.mse_loss.default,
+    _aten.smooth_l1_loss.default,
+}
 _UNSET = {_aten.empty.memory_format, _aten.empty_like.default, _aten.new_empty.default}
 _ZEROS = {_aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default}
 _COPIES = {_aten._to_copy.default, _aten.clone.default}
@@ -203,6 +211,8 @@ class _Writer:
         if not call.results or not all(map(self._can_be_reserved, call.results)):
             return False
         result = call.results[0]
+        if call.function in _RESIZED and not result.tensor.ndim:
+            return False
         out = out_variant(call.function, result.tensor.device.type)
         if call.function in _UNSET:
             self._reserve(call.results)

@@ -27,7 +27,6 @@ from skest import feature_columns as fc
 from skest.engine.recorded.choice import make_step
 from skest.heads import MultiClassHead, SampledSoftmaxHead
 from skest.inputs import ArrayDataset
-from skest.networks import ACTIVATIONS
 from skest.optimizers import OPTIMIZERS, make_optimizer
 from tests.hooks._events import scalars
 
@@ -77,13 +76,11 @@ SHARED = fc.shared_embeddings(
 
 CASES = {
     **{f"net, {o}": (Net, {"optimizer": o}, X, "binary") for o in OPTIMIZERS},
-    **{f"net, {a}": (Net, {"activation": a}, X, "binary") for a in ACTIVATIONS},
-    **{f"wide, {o}": (Wide, {"dnn_optimizer": o}, TABLE, "binary") for o in OPTIMIZERS},
+    **{f"net, {a}": (Net, {"activation": a}, X, "binary") for a in ("gelu", "selu")},
+    "wide, adagrad": (Wide, {"dnn_optimizer": "adagrad"}, TABLE, "binary"),
     "float64": (Net, {}, X.astype(np.float64), "binary"),
     "classes": (Net, {}, X, "classes"),
     "labels": (Net, {}, X, "labels"),
-    "dropout": (Net, {"dropout": 0.3}, X, "binary"),
-    "batch norm": (Net, {"batch_norm": True}, X, "binary"),
     "everything": (Net, EVERYTHING, X, "classes"),
     "rate": (Net, {"learning_rate": lambda step: 0.1 * 0.9**step}, X, "binary"),
     "scheduler": (
@@ -99,8 +96,6 @@ CASES = {
         X,
         "binary",
     ),
-    "squared": (Number, {"loss": "squared_error"}, X, "number"),
-    "absolute": (Number, {"loss": "absolute_error"}, X, "number"),
     "huber": (Number, {"loss": "huber"}, X, "number"),
     "quantile": (Number, {"loss": "quantile", "quantile": 0.9}, X, "number"),
     "poisson": (Number, {"loss": "poisson"}, X, "count"),
@@ -157,18 +152,8 @@ def test_a_replayed_fit_is_the_eager_one(case, steps):
     assert_same(*models)
 
 
-def test_weights_of_rows(steps):
-    weight = rng.random(N_ROWS)
-    models = [
-        fitted(Wide, {}, TABLE, Y["binary"], execution, sample_weight=weight)
-        for execution in ("eager", "graph")
-    ]
-    assert steps[1].n_replayed == 8 - 2
-    assert_same(*models)
-
-
 @pytest.mark.filterwarnings("error::UserWarning")
-@pytest.mark.parametrize("cell_type", ["simple_rnn", "gru"])
+@pytest.mark.parametrize("cell_type", ["gru"])
 def test_sequences(cell_type, steps):
     words = [list(rng.choice(list("abc"), 4)) for _ in range(N_ROWS)]
     options = {"cell_type": cell_type, "n_iter_no_change": np.inf}
@@ -204,8 +189,7 @@ def test_a_fit_goes_on_from_an_earlier_one(steps):
     assert_same(*models)
 
 
-@pytest.mark.parametrize("ends", [(40,), (22, 40)], ids=["at once", "in two parts"])
-def test_hooks_act_at_the_same_steps(ends, steps, tmp_path):
+def test_hooks_act_at_the_same_steps(steps, tmp_path):
     """Summaries and checkpoints, also of a training that goes on."""
 
     def model_fn(features, labels, mode):
@@ -229,13 +213,13 @@ def test_hooks_act_at_the_same_steps(ends, steps, tmp_path):
             save_checkpoints_steps=7,
         )
         estimator = Estimator(model_fn, config=config)
-        for end in ends:
+        for end in (22, 40):
             estimator.train(input_fn, max_steps=end)
         saved = sorted(p.name for p in (tmp_path / execution).glob("ckpt-*"))
         return estimator.checkpoint, scalars(tmp_path / execution)["loss"], saved
 
     (expected, *records), (found, *others) = train("eager"), train("graph")
-    assert sum(getattr(step, "n_replayed", 0) for step in steps) == 27 - 2 * len(ends)
+    assert sum(getattr(step, "n_replayed", 0) for step in steps) == 27 - 2 * 2
     for part in ("variables", "optimizer"):
         ours, theirs = getattr(found, part), getattr(expected, part)
         for name, value in theirs.items():

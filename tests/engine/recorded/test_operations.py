@@ -21,7 +21,7 @@ from skest.engine.recorded.simplify import (
     simplified,
     with_tensors_for_numbers,
 )
-from tests._control_flow import Branches, Loop
+from tests._control_flow import Branches
 from tests.engine.recorded._steps import batches, make_spec, mlp, run_both
 
 _aten = torch.ops.aten
@@ -218,24 +218,6 @@ def test_zeros_are_written_over_any_bits(width, dtype, missing, is_part):
     assert_same_bits(result, source.masked_fill(~mask, 0))
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        (lambda x: x.masked_fill(x[:, :1] > 0, 0), "bitwise_and"),
-        (lambda x: x.masked_fill(x[:, :1] > 0, -0.0), "masked_fill"),
-        (lambda x: x.masked_fill(x[:, :1] > 0, 1), "masked_fill"),
-        (lambda x: x.masked_fill(x > 0, 0), "masked_fill"),
-        (lambda x: x.masked_fill(x[:1] > 0, 0), "masked_fill"),
-        (lambda x: x[:, :1].masked_fill(x[:, :1] > 0, 0), "masked_fill"),
-    ],
-)
-def test_only_zeros_of_whole_rows_are_written_by_bits(function, name):
-    x = torch.linspace(-1, 1, 12).reshape(4, 3)
-    program, names = programmed(function, x)
-    assert name in names
-    assert_same_bits(program(-x)[0], function(-x))
-
-
 @pytest.mark.parametrize("width", [1, 3])
 def test_rows_are_looked_up_in_reserved_memory(width):
     table = torch.randn(10, width)
@@ -248,17 +230,6 @@ def test_rows_are_looked_up_in_reserved_memory(width):
     assert "embedding" not in names
     assert names.count("index_select") == 1  # both are the same
     assert_same_bits(program(ids + (ids < 9).long())[0], function(ids + (ids < 9)))
-
-
-def test_other_look_ups_stay_as_they_are():
-    table, ids = torch.randn(10, 3), torch.tensor([[1, 2], [0, 0]])
-
-    def function(ids):
-        return F.embedding(ids, table).sum() + table.index_select(1, ids[0]).sum()
-
-    program, names = programmed(function, ids)
-    assert "embedding" in names
-    assert_same_bits(program(1 - ids.clamp(max=1))[0], function(1 - ids.clamp(max=1)))
 
 
 @pytest.mark.parametrize("width", [1, 2])
@@ -282,41 +253,29 @@ def test_rows_are_changed_in_their_table(width, change):
     assert_same_bits(result, expected)
 
 
-@pytest.mark.parametrize("dim", [0, 1, 2, -1])
-def test_a_stack_is_written_without_an_allocation(dim):
-    x = torch.arange(6.0).reshape(2, 3)
-
-    def stacked(x):
-        return torch.stack([x, x + 1], dim).exp()
-
-    program, names = programmed(stacked, x)
-    assert "stack" not in names
-    assert_same_bits(program(x + 3)[0], stacked(x + 3))
-
-
-@pytest.mark.parametrize(
-    ("function", "is_copied"),
-    [
-        (lambda x: torch.cat((x + 1).unbind()) * 2, False),
-        (lambda x: torch.cat((x + 1).unbind()[1:]) * 2, False),
-        (lambda x: torch.cat((x + 1).split(1)) * 2, False),
-        (lambda x: torch.cat([(x + 1)[:1].clone(), (x + 1)[1:]]) * 2, False),
-        (lambda x: torch.cat((x + 1).unbind()[::-1]) * 2, True),
-        (lambda x: torch.cat((x + 1).unbind()[::2]) * 2, True),
-        (lambda x: torch.cat((x + 1).unbind(1)) * 2, True),
-        (lambda x: torch.cat((x + 1).split(1), 1) * 2, True),
-        (lambda x: torch.cat([(x + 1)[0], (x + 2)[0]]) * 2, True),
-        (lambda x: torch.cat(x.unbind()) * 2, True),  # another batch may be elsewhere
-        (lambda x: torch.cat((x + 1).unbind()).add_(2), True),
-        (lambda x: torch.cat((x + 1).mul_(3).unbind()) * 2, True),
+SIDE_BY_SIDE = {
+    False: [
+        lambda x: torch.cat((x + 1).unbind()[1:]) * 2,
+        lambda x: torch.cat((x + 1).split(1)) * 2,
+        lambda x: torch.cat([(x + 1)[:1].clone(), (x + 1)[1:]]) * 2,
     ],
-)
-def test_what_is_side_by_side_is_not_copied(function, is_copied):
+    True: [
+        lambda x: torch.cat((x + 1).unbind()[::-1]) * 2,
+        lambda x: torch.cat((x + 1).split(1), 1) * 2,
+        lambda x: torch.cat(x.unbind()) * 2,  # another batch may be elsewhere
+        lambda x: torch.cat((x + 1).unbind()).add_(2),
+    ],
+}
+
+
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_what_is_side_by_side_is_not_copied(is_copied):
     x = torch.arange(12.0).reshape(3, 4)
-    program, names = programmed(function, x)
-    assert ("cat" in names) is is_copied
-    for inputs in (x, x + 5, torch.arange(24.0)[12:].reshape(3, 4)):
-        assert_same_bits(program(inputs)[0], function(inputs))
+    for function in SIDE_BY_SIDE[is_copied]:
+        program, names = programmed(function, x)
+        assert ("cat" in names) is is_copied
+        for inputs in (x, x + 5, torch.arange(24.0)[12:].reshape(3, 4)):
+            assert_same_bits(program(inputs)[0], function(inputs))
 
 
 @given(
@@ -345,16 +304,6 @@ def test_numbers_are_taken_as_python_means_them(
     assert_same_bits(result, expected)
 
 
-def test_numbers_become_tensors_once():
-    x = torch.ones(3)
-    program, _ = programmed(lambda x: (x.exp() + 2).mul_(0.1), x)
-    constants = [c for c in program.constants.values() if isinstance(c, torch.Tensor)]
-    assert {float(c) for c in constants if c.ndim == 0} >= {
-        2.0,
-        float(torch.tensor(0.1)),
-    }
-
-
 @given(
     shape=st.lists(st.integers(1, 40), max_size=3),
     dtype=st.sampled_from([torch.float16, torch.float32, torch.float64]),
@@ -373,20 +322,6 @@ def test_a_mean_is_a_sum_and_a_division(shape, dtype, is_transposed, seed):
     assert_same_bits(result, other.exp().mean())
     (later,) = program(x)
     assert later is not result  # losses are kept
-
-
-@pytest.mark.parametrize(
-    "compute",
-    [
-        lambda x: x.mean(dtype=torch.float64),
-        lambda x: x.mean(0),
-        lambda x: x.new_empty(0).mean() + x.sum(),
-    ],
-)
-def test_other_means_are_the_same(compute):
-    x = torch.arange(6.0).reshape(2, 3)
-    program, _ = programmed(compute, x)
-    assert_same_bits(program(x + 1)[0].nan_to_num(), compute(x + 1).nan_to_num())
 
 
 # These are written as numbers in the declarations of PyTorch, and taken over from there.
@@ -426,30 +361,19 @@ LOSSES = {
 
 
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
-@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("kind", LOSSES)
-def test_losses_of_torch_are_replayed(kind, reduction):
-    loss = kind(reduction=reduction)
+def test_losses_of_torch_are_replayed(kind):
+    losses = kind(), kind(reduction="none")
 
     def compute(labels, logits, features):
         labels = labels.expand(-1, 2)
-        value = LOSSES[kind](loss, labels, logits)
-        return value if reduction != "none" else value.mean()
+        found = [LOSSES[kind](loss, labels, logits) for loss in losses]
+        return found[0] + found[1].mean()
 
     def make():
         return make_spec(nn.Sequential(mlp(), nn.Linear(1, 2)), loss=compute)
 
-    assert run_both(make, batches(6)) == (4, [])
-
-
-def test_weighted_losses_of_torch_are_replayed():
-    loss = nn.BCEWithLogitsLoss(torch.tensor([0.5]), pos_weight=torch.tensor([2.0]))
-
-    def make():
-        network = mlp()
-        return make_spec(network, loss=lambda y, z, x: loss(z, binary_labels(y)))
-
-    assert run_both(make, batches(6)) == (4, [])
+    assert run_both(make, batches(4)) == (2, [])
 
 
 def test_operations_of_others_are_not_taken_for_those_of_torch():
@@ -463,8 +387,8 @@ def test_operations_of_others_are_not_taken_for_those_of_torch():
         assert kernels.out_variant(operation, "cpu") == (operations.out, ("out",))
 
 
-@pytest.mark.parametrize("n_rows", [1, 7, 64])
-def test_gradients_of_relu_are_written_over(n_rows):
+def test_gradients_of_relu_are_written_over():
+    n_rows = 7
     special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0]
     outputs, gradients = torch.cartesian_prod(*[torch.tensor(special)] * 2).T
     outputs, gradients = outputs.repeat(n_rows), gradients.repeat(n_rows)
@@ -502,7 +426,6 @@ class Changed(nn.Module):
 
 CHANGES = {
     "transpose_": lambda x: x.transpose_(0, 1),
-    "swapaxes_": lambda x: x.swapaxes_(0, 1),
     "t_": lambda x: x.t_(),
     "unsqueeze_": lambda x: x.unsqueeze_(1),
     "squeeze_": lambda x: x.unsqueeze_(0).squeeze_(0).t_(),
@@ -511,12 +434,13 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("has_gradient", [False, True])
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_shape_that_changes_is_another_look_at_the_tensor(name, has_gradient):
-    def make():
-        return make_spec(Changed(CHANGES[name], has_gradient=has_gradient))
+def test_a_shape_that_changes_is_another_look_at_the_tensor(has_gradient):
+    for change in CHANGES.values():
 
-    assert run_both(make, batches(5)) == (3, [])
+        def make(change=change):
+            return make_spec(Changed(change, has_gradient=has_gradient))
+
+        assert run_both(make, batches(4)) == (2, [])
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
@@ -530,9 +454,8 @@ def test_an_output_of_another_shape_is_an_obstacle():
     assert recorder.recording.obstacle is None
 
 
-@pytest.mark.parametrize("module", [Branches(), Loop()])
-def test_compilers_work_beside_a_recorder_and_after_it(module):
-    x = torch.ones(4, 5)
+def test_compilers_work_beside_a_recorder_and_after_it():
+    module, x = Branches(), torch.ones(4, 5)
     program = torch.export.export(module, (x,), strict=False).module()
     is_inside, is_left = Event(), Event()
 

@@ -2,8 +2,6 @@
 """Replayed steps are the eager ones, bit for bit; what cannot be recorded is eager."""
 
 import functools
-import gc
-import weakref
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from torch.utils._python_dispatch import (
 
 from skest.engine.loop import Halves
 from skest.engine.recorded.choice import make_step
-from skest.engine.recorded.step import GraphStep
 from skest.feature_columns import (
     FeatureColumns,
     SequenceFeatures,
@@ -42,16 +39,6 @@ def named(name, **options):
     return lambda network: make_optimizer(name, network.parameters(), 0.1, **options)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
-def test_all_optimizers_by_name(name, dtype):
-    def make():
-        network = mlp(dtype=dtype)
-        return make_spec(network, optimizer=named(name)(network))
-
-    assert run_both(make, batches(6, dtype=dtype)) == (4, [])
-
-
 class OwnRule(torch.optim.SGD):
     """Counts in Python, and replaces its slots."""
 
@@ -73,10 +60,7 @@ class OwnRule(torch.optim.SGD):
         lambda p: torch.optim.Adam(p, lr=0.1, fused=True, amsgrad=True),
         lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), fused=True),
         lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
-        lambda p: torch.optim.Adamax(p),
-        lambda p: torch.optim.ASGD(p),
         lambda p: torch.optim.NAdam(p),
-        lambda p: torch.optim.RAdam(p),
         lambda p: torch.optim.Rprop(p),
         lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
         lambda p: torch.optim.SGD(p, nesterov=True, momentum=0.9, weight_decay=0.1),
@@ -89,19 +73,6 @@ def test_other_optimizers(make_own):
         return make_spec(network, optimizer=make_own(network.parameters()))
 
     assert run_both(make, batches(8)) == (6, [])
-
-
-def test_two_optimizers_and_clipping():
-    def make():
-        network = mlp()
-        parameters = list(network.parameters())
-        optimizers = [
-            make_optimizer("adam", parameters[:2], 0.1),
-            make_optimizer("ftrl", parameters[2:], 0.1, l1=0.01),
-        ]
-        return make_spec(network, optimizer=optimizers, clip_norm=0.1)
-
-    assert run_both(make, batches(6)) == (4, [])
 
 
 @pytest.mark.parametrize(
@@ -133,20 +104,6 @@ def test_layers(middle):
     assert run_both(make, batches(6)) == (4, [])
 
 
-class Last(nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer, self.head = nn.GRU(3, 5, batch_first=True), nn.Linear(5, 1)
-
-    def forward(self, x):  # as many steps as rows
-        return self.head(self.layer(x.expand(len(x), -1, -1))[0][:, -1])
-
-
-def test_recurrent_layers():
-    assert run_both(lambda: make_spec(Last()), batches(6)) == (4, [])
-
-
 class Tables(nn.Module):
     """Two tables with common and with missing ids, one of them used twice."""
 
@@ -171,8 +128,10 @@ def id_batches(n_steps):
         yield {"few": few, "one": one}, few[:, :1].float()
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+@pytest.mark.parametrize(
+    ("name", "clip_norm"),
+    [("adagrad", None), *((name, 0.1) for name in sorted(OPTIMIZERS))],
+)
 def test_row_tables(name, clip_norm):
     def make():
         network = Tables()
@@ -212,8 +171,10 @@ class Bag(nn.Module):
         return self.layer(self.rows(ids))
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adagrad, torch.optim.SGD])
-@pytest.mark.parametrize("options", [{}, {"mode": "sum"}, {"padding_idx": 0}])
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({"mode": "sum"}, torch.optim.Adagrad), ({"padding_idx": 0}, torch.optim.SGD)],
+)
 def test_sparse_bags(options, kind):
     def make():
         network = Bag(**options)
@@ -225,30 +186,6 @@ def test_sparse_bags(options, kind):
     # Without entries for one id, there are fewer of them in some batches.
     is_padded = "padding_idx" in options
     assert (n_replayed, len(reports)) == ((0, 1) if is_padded else (6, 0))
-
-
-def test_a_shared_parameter_and_those_without_a_gradient_or_an_optimizer():
-    class Shared(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.weight = nn.Parameter(torch.randn(3, 3))
-            self.unused = nn.Parameter(torch.randn(3))
-            self.left, self.right, self.other = (
-                nn.Parameter(torch.ones(1)) for _ in range(3)
-            )
-
-        def forward(self, x):
-            y = torch.tanh(x @ self.weight) @ self.weight.t()
-            return y[:, :1] + (self.left + self.right * self.other)
-
-    def make():
-        network = Shared()
-        held = [p for name, p in network.named_parameters() if name != "other"]
-        optimizer = torch.optim.SGD(held, lr=0.1)
-        return make_spec(network, optimizer=optimizer, clip_norm=0.5)
-
-    assert run_both(make, batches(6)) == (4, [])
 
 
 def test_every_size_of_batch_has_a_recording_of_its_own():
@@ -269,13 +206,11 @@ class TwoTasks(nn.Module):
         return self.tasks[name](self.body(x).tanh())
 
 
-@pytest.mark.parametrize("is_scheduled", [False, True])
 @pytest.mark.parametrize(
-    "optimizer",
+    ("optimizer", "is_scheduled"),
     [
-        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-        lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
-        lambda p: make_optimizer("adagrad", p, 0.1),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), True),
+        (lambda p: torch.optim.Adam(p, lr=0.01, fused=True), False),
     ],
 )
 def test_kinds_of_batches_that_train_different_parameters(optimizer, is_scheduled):
@@ -294,27 +229,7 @@ def test_kinds_of_batches_that_train_different_parameters(optimizer, is_schedule
     assert n_replayed > 20
 
 
-def test_a_batch_may_hold_a_tensor_twice_and_nests():
-    def loss(labels, logits, features):
-        return mean_square(labels["y"][0], logits, features)
-
-    class Nested(nn.Sequential):
-        def forward(self, features):
-            return super().forward(features["a"] + features["b"])
-
-    def make():
-        torch.manual_seed(0)
-        return make_spec(Nested(nn.Linear(3, 1)), loss=loss)
-
-    data = [({"a": x, "b": x}, {"y": (y, None)}) for x, y in batches(6)]
-    assert run_both(make, data) == (4, [])
-
-
 # What changes from step to step all the same
-
-
-def halving(optimizer):
-    return torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
 
 
 def cyclic(optimizer):  # sets momenta, too
@@ -328,10 +243,9 @@ def by_hand(optimizer):
 @pytest.mark.parametrize(
     ("schedule", "name"),
     [
-        (halving, "momentum"),
         (cyclic, "momentum"),
         (by_hand, "ftrl"),
-        *[(None, name) for name in ("adam", "momentum", "ftrl")],
+        (None, "adam"),
     ],
 )
 def test_rates_follow_their_schedule(schedule, name):
@@ -408,12 +322,6 @@ def test_another_update_is_called_after_every_step_and_not_recorded():
     assert step.n_replayed == 8 - 3
 
 
-def test_losses_are_tensors_of_their_own():
-    step = make_step("graph", make_spec(mlp()), [], None)
-    losses = [step(*batch) for batch in batches(8)]
-    assert len({loss.item() for loss in losses}) == len(losses)
-
-
 @torch.library.custom_op("skest_tests::noisy", mutates_args=())
 def noisy(x: torch.Tensor) -> torch.Tensor:
     return x + torch.randn_like(x)
@@ -458,20 +366,6 @@ def test_losses(loss):
 
     assert run_both(make, batches(12)) == (10, [])
     assert run_both(make, batches(12), hooks=[Own()]) == (10, [])
-
-
-def test_batches_with_pending_changes_of_signs_are_a_kind_of_their_own():
-    class Real(nn.Module):
-        def forward(self, x):
-            return torch.view_as_real(x.conj() if x.is_conj() else x)[..., 0]
-
-    def pending(x, i):
-        z = torch.complex(x, x.flip(0))
-        return z.conj() if i % 2 else z.clone()
-
-    data = [(pending(x, i), labels) for i, (x, labels) in enumerate(batches(50))]
-    n_replayed, _ = run_both(lambda: make_spec(nn.Sequential(Real(), *mlp())), data)
-    assert n_replayed == 50 - 2 - 21
 
 
 # What stays eager
@@ -543,11 +437,6 @@ class Unseen(torch.autograd.Function):
         return gradient
 
 
-class WithNumPy(nn.Module):
-    def forward(self, x):
-        return x + torch.from_numpy(np.sin(x.detach().numpy()))
-
-
 class Applied(nn.Module):
     def forward(self, x):
         return Unseen.apply(x)
@@ -565,14 +454,8 @@ class Observing(torch.optim.SGD):
     [
         (with_draws, None, "it cannot be recorded: TypeError"),
         (lambda: mlp(Branches()), None, "it cannot be recorded: "),
-        (
-            lambda: mlp(torch.compile(nn.ReLU(), backend="aot_eager")),
-            None,
-            "torch.compile was called for a module",
-        ),
         (compiled_in_place, None, "torch.compile was called for a module"),
         (lambda: mlp(Applied()), None, "a tensor comes from code that is not record"),
-        (lambda: mlp(WithNumPy()), None, "numbers come from NumPy"),
         (mlp, Observing, "Observing needs more than gradients"),
     ],
 )
@@ -586,14 +469,6 @@ def test_models_that_cannot_be_recorded(make_network, optimizer, reason):
     assert n_replayed == 0
     (report,) = reports
     assert report.startswith(reason)
-
-
-def test_a_step_that_fails_in_any_case_fails():
-    step = make_step("graph", make_spec(mlp()), [], None)
-    for n in (2, 2, 2):
-        step(torch.ones(n, 3), torch.ones(n, 1))
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
-        step(torch.ones(2, 4), torch.ones(2, 1))
 
 
 @pytest.mark.parametrize(
@@ -671,22 +546,7 @@ def test_sequences_have_a_recording_for_each_length(cell_type):
         assert found == (28 - 20 - 1, [])
 
 
-def test_recorded_steps_are_not_kept_alive():
-    step = GraphStep(make_spec(mlp()), eager_steps=1, report=pytest.fail)
-    for features, labels in batches(4):
-        step(features, labels)
-    (replay,) = step._replays.values()
-    program = weakref.ref(replay._program._step)
-    gc.disable()
-    try:
-        del step, replay
-        assert program() is None
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("change", [functools.partial(torch.full, (3,), 0.5)])
-def test_buffers_that_change_in_place_are_read_anew(change):
+def test_buffers_that_change_in_place_are_read_anew():
     def make():
         network = mlp(nn.BatchNorm1d(5, affine=False))
         network.register_buffer("shift", torch.zeros(3))
@@ -697,6 +557,6 @@ def test_buffers_that_change_in_place_are_read_anew(change):
         return mean_square(labels, logits + network.shift.sum(), features)
 
     def between(spec, i):
-        spec.network.shift.copy_(change() * i)
+        spec.network.shift.fill_(0.5 * i)
 
     assert run_both(make, batches(8), hooks=[Own()], between=between) == (6, [])
