@@ -388,8 +388,8 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"boundaries_": self.cuts}
-        values, missing = source.values(table)
-        known = ~missing if source.default_value is None else np.ones_like(missing)
+        values, unknown = source.values(table)
+        known = np.ones(values.shape, bool) if unknown is None else ~unknown
         numbers = known_numbers(values, known, sample_weight, table.target, source.key)
         if self.boundaries.startswith("quantiles:"):
             boundaries = _quantiles(numbers, self._n_quantiles)
@@ -400,11 +400,11 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids; every cell holds a value, since NaN has a bucket."""
-        values, missing = self.source.values(table)
+        values, unknown = self.source.values(table)
         cuts = self.cuts
         ids = np.searchsorted(cuts, values.ravel(), side="right").reshape(values.shape)
-        if self.source.default_value is None:
-            ids[missing] = len(cuts)
+        if unknown is not None:
+            ids[unknown] = len(cuts)
         ids += np.arange(values.shape[1]) * (len(cuts) + 1)
         return ids, np.ones(ids.shape, dtype=bool)
 

@@ -98,6 +98,12 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
             f"Column {key!r} must have one or two dimensions to be read as categories; "
             f"got shape {cells.shape}."
         )
+    if cells.size == 1 and cells.dtype.kind == "O":  # as in a request, in a short way
+        cell = (cells.array if isinstance(cells, pd.Series) else cells.flat)[0]
+        if type(cell) is str and cell:
+            check_unicode([cell], f"Column {key!r}")
+            codes = np.zeros(cells.shape, np.int64)
+            return Factorized(codes, np.array([cell], dtype=object))
     if isinstance(cells.dtype, pd.CategoricalDtype):
         codes, distinct = _factorize_category(cells)
     else:
@@ -128,9 +134,8 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
     else:
         # Not the Series, or pandas would make an Index of what is distinct.
         values = cells.array
-    look_up = _factorize_one if len(values) == 1 else pd.factorize
     try:
-        codes, distinct = look_up(values)
+        codes, distinct = pd.factorize(values)
     except (TypeError, NotImplementedError) as error:  # the second is pyarrow's
         wrong = next((cell for cell in values if not is_hashable(cell)), values[0])
         advice = (
@@ -186,15 +191,6 @@ def _check_not_cut(
             f"takes for {found[wrong[0]]!r}: it reads strings to their first NUL. Update "
             "it (pip install 'pandas>=3.1'), or take that character out."
         )
-
-
-def _factorize_one(values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Do for one cell, as in a request, what takes pandas much longer."""
-    if isinstance(values.dtype, pd.StringDtype):
-        values = np.asarray(values, dtype=object)
-    hash(values[0])
-    present = ~pd.isna(values)
-    return np.where(present, 0, -1), values[present]
 
 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:

@@ -212,8 +212,8 @@ class PiecewiseLinearColumn(DenseColumn):
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"edges_": self.edges}
-        values, missing = source.values(table)
-        known = ~missing if source.default_value is None else np.ones_like(missing)
+        values, unknown = source.values(table)
+        known = np.ones(values.shape, bool) if unknown is None else ~unknown
         edges = []
         for element in range(source.n_elements):
             one = slice(element, element + 1)
@@ -225,7 +225,7 @@ class PiecewiseLinearColumn(DenseColumn):
         return learned | {"edges_": edges}
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        values, missing = self.source.values(table)
+        values, unknown = self.source.values(table)
         ids = np.empty(values.shape, dtype=np.int64)
         fractions = np.zeros(values.shape, dtype=self._float)
         for element, edges in enumerate(self.edges):
@@ -238,9 +238,9 @@ class PiecewiseLinearColumn(DenseColumn):
                 with np.errstate(over="ignore"):  # outside of the edges
                     share = (x - starts) / (edges[bins + 1] - starts)
                 fractions[:, element] = share.clip(0, 1)
-        if self.source.default_value is None and missing.any():
-            ids[missing] = -1
-            fractions[missing] = 0
+        if unknown is not None:
+            ids[unknown] = -1
+            fractions[unknown] = 0
         return {self.encoded_key: ids, self.weight_key: fractions}
 
     def _matrix(self, table: Table) -> np.ndarray:

@@ -118,8 +118,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         vocabulary = self.vocabulary
         found = map(vocabulary.get, distinct.tolist(), repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
-        unknown = ids < 0
-        if self.num_oov_buckets:
+        unknown = np.flatnonzero(ids < 0)
+        if self.num_oov_buckets and len(unknown):
             spread = bucket_ids(distinct[unknown], self.num_oov_buckets)
             ids[unknown] = len(vocabulary) + spread
         else:
