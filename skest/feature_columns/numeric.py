@@ -4,6 +4,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -12,7 +13,7 @@ from sklearn.preprocessing import MinMaxScaler
 
 from skest.core.checks import check_choice
 from skest.core.tf_names import former_arguments
-from skest.feature_columns.base import DenseColumn, check_key
+from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.statistics import (
     UniformMap,
     copied_by_rows,
@@ -121,6 +122,7 @@ def numeric_column(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class NumericColumn(DenseColumn):
     """Column made by `numeric_column`, where the parameters are documented.
 
@@ -138,31 +140,12 @@ class NumericColumn(DenseColumn):
         Elements that get an indicator, if ``indicate_missing="auto"``.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        shape: int | tuple[int, ...] = (1,),
-        default_value: float | Sequence[Any] | str | None = None,
-        dtype: Any = "float32",
-        normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
-        indicate_missing: bool | str = False,
-    ) -> None:
-        self.key = key
-        self.shape = shape
-        self.default_value = default_value
-        self.dtype = dtype
-        self.normalizer = normalizer
-        self.indicate_missing = indicate_missing
-
-    @property
-    def name(self) -> str:
-        """The key."""
-        return str(self.key)
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The key alone."""
-        return (self.key,)
+    key: Key
+    shape: int | tuple[int, ...] = (1,)
+    default_value: float | Sequence[Any] | str | None = None
+    dtype: Any = "float32"
+    normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None
+    indicate_missing: bool | str = False
 
     @property
     def encoded_key(self) -> str:
@@ -508,6 +491,38 @@ class NumericColumn(DenseColumn):
     def _output_names(self) -> list[str]:
         names = self._element_names
         return names + [f"{names[i]}_missing" for i in self.indicated]
+
+
+class OverNumeric(DenseColumn):
+    """Column over a numeric one, the parameter `source_column`."""
+
+    source_column: NumericColumn
+    source = FittedPart("source_column")
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The key of the source."""
+        return self.source_column.feature_keys
+
+    def _validate_source(self, kind: str) -> str:
+        """Check the source of a column of a kind, and return its name for messages."""
+        source = self.source_column
+        if not isinstance(source, NumericColumn) or source.length_key is not None:
+            raise TypeError(
+                f"'source_column' of a {kind} column must come from numeric_column; got "
+                f"{source!r}."
+            )
+        source.validated()
+        owner = f"{kind} column {source.name!r}"
+        if source.indicate_missing:
+            raise ValueError(
+                f"The source of {owner} must have indicate_missing=False, for it takes "
+                "no indicators. Use another numeric column for them."
+            )
+        return owner
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        return {"source_column_": self.source_column.fitted(table, sample_weight)}
 
 
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:

@@ -5,6 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import repeat
 from numbers import Integral
@@ -283,6 +284,7 @@ def categorical_column_with_vocabulary_list(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class VocabularyListColumn(VocabularyColumn):
     """Column made by `categorical_column_with_vocabulary_list`, see there.
 
@@ -292,30 +294,17 @@ class VocabularyListColumn(VocabularyColumn):
         Ids of the values, in order of the ids.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        vocabulary_list: Sequence[str] | Sequence[int] | None = None,
-        dtype: str | None = None,
-        default_value: int = -1,
-        num_oov_buckets: int = 0,
-        min_frequency: float = 1,
-        max_categories: int | None = None,
-        *,
-        delimiter: str | None = None,
-        missing_bucket: bool = False,
-        unknown_rate: float = 0.0,
-    ) -> None:
-        self.key = key
-        self.vocabulary_list = vocabulary_list
-        self.dtype = dtype
-        self.default_value = default_value
-        self.num_oov_buckets = num_oov_buckets
-        self.min_frequency = min_frequency
-        self.max_categories = max_categories
-        self.delimiter = delimiter
-        self.missing_bucket = missing_bucket
-        self.unknown_rate = unknown_rate
+    key: Key
+    vocabulary_list: Sequence[str] | Sequence[int] | None = None
+    dtype: str | None = None
+    default_value: int = -1
+    num_oov_buckets: int = 0
+    min_frequency: float = 1
+    max_categories: int | None = None
+    _: KW_ONLY
+    delimiter: str | None = None
+    missing_bucket: bool = False
+    unknown_rate: float = 0.0
 
     @property
     def vocabulary(self) -> dict[Any, int]:
@@ -567,6 +556,7 @@ def categorical_column_with_vocabulary_file(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class VocabularyFileColumn(VocabularyColumn):
     """Column made by `categorical_column_with_vocabulary_file`, see there.
 
@@ -576,24 +566,14 @@ class VocabularyFileColumn(VocabularyColumn):
         Ids of the values, in order of the ids.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        vocabulary_file: str | os.PathLike[str],
-        vocabulary_size: int | None = None,
-        dtype: str = "string",
-        default_value: int | None = None,
-        num_oov_buckets: int = 0,
-        *,
-        delimiter: str | None = None,
-    ) -> None:
-        self.key = key
-        self.vocabulary_file = vocabulary_file
-        self.vocabulary_size = vocabulary_size
-        self.dtype = dtype
-        self.default_value = default_value
-        self.num_oov_buckets = num_oov_buckets
-        self.delimiter = delimiter
+    key: Key
+    vocabulary_file: str | os.PathLike[str]
+    vocabulary_size: int | None = None
+    dtype: str = "string"
+    default_value: int | None = None
+    num_oov_buckets: int = 0
+    _: KW_ONLY
+    delimiter: str | None = None
 
     @property
     def vocabulary(self) -> dict[Any, int]:
