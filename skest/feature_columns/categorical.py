@@ -294,11 +294,6 @@ def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
     -------
     ndarray of uint64, shape (n,)
 
-    Raises
-    ------
-    ValueError
-        If a string cannot be written as UTF-8 (it holds a lone surrogate).
-
     Examples
     --------
     >>> import numpy as np
@@ -306,13 +301,7 @@ def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
     array([1009084850, 2514386435], dtype=uint64)
     """
     hashes = map(murmurhash3_32, values.tolist(), repeat(seed), repeat(True))
-    try:
-        return np.fromiter(hashes, dtype=np.uint64, count=len(values))
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"The string {error.object!r} is not valid Unicode (it holds a lone "
-            "surrogate) and cannot be hashed. Clean the column."
-        ) from error
+    return np.fromiter(hashes, dtype=np.uint64, count=len(values))
 
 
 def string_to_int64keys(values: np.ndarray) -> np.ndarray:
