@@ -241,7 +241,8 @@ def read_table(
     if is_table(X):
         table = Table(X)
         if not isinstance(X, Mapping):
-            validate_data(estimator, X, reset=reset, skip_check_array=True)
+            if reset or not _has_names_of_fit(estimator, table):
+                validate_data(estimator, X, reset=reset, skip_check_array=True)
         elif reset:
             estimator.feature_names_in_ = np.asarray(table.keys, dtype=object)
             estimator.n_features_in_ = len(table.keys)
@@ -261,10 +262,20 @@ def read_table(
     return TableColumns({**features, **placed})
 
 
+def _has_names_of_fit(estimator: BaseEstimator, table: Table) -> bool:
+    """Tell whether `validate_data` would find the names that it expects, much later."""
+    known = vars(estimator).get("feature_names_in_")
+    names = table.feature_names
+    return known is not None and names is not None and [*known] == [*names]
+
+
 def _is_nameless_array(X: Any) -> bool:
     """Tell whether a frame has nothing that an array has not."""
-    is_numbered = isinstance(X, pd.DataFrame) and [*X.columns] == [*range(X.shape[1])]
-    return is_numbered and holds_only_numbers(X)
+    return (
+        isinstance(X, pd.DataFrame)
+        and all(i == name for i, name in enumerate(X.columns))
+        and holds_only_numbers(X)
+    )
 
 
 def _read_columns_of_array(

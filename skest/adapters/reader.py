@@ -32,7 +32,11 @@ from skest.core.random import seed_sequence
 from skest.core.sklearn_compat import check_sample_weight
 from skest.engine.model import device_with
 from skest.feature_columns.choice import warn_of_id
-from skest.feature_columns.columns import FeatureColumns, unread_keys
+from skest.feature_columns.columns import (
+    FeatureColumns,
+    as_feature_columns,
+    unread_keys,
+)
 from skest.feature_columns.encoding import with_feature_names
 from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 from skest.feature_columns.table import TableColumns
@@ -285,8 +289,3 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     @property
     def _torch_dtype(self) -> torch.dtype:
         return torch.float64 if self._dtype_name == "float64" else torch.float32
-
-
-def as_feature_columns(columns: Any) -> FeatureColumns:
-    """Return a list of columns as FeatureColumns, and those as they are."""
-    return columns if isinstance(columns, FeatureColumns) else FeatureColumns(columns)

@@ -92,10 +92,11 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
     and checks them. What data must decide (a vocabulary, a mean) is learned by `fit`; a
     column that leaves nothing open works without.
 
-    A subclass says `name` and `feature_keys`, and defines ``_validate``, ``_learn``,
-    ``_encoded``, ``_matrix`` and ``_output_names``.
+    A subclass has the parameter `key`, or says `name` and `feature_keys`; and it defines
+    ``_validate``, ``_learn``, ``_encoded``, ``_matrix`` and ``_output_names``.
     """
 
+    key: Key
     _transforms_to_sparse: bool
 
     @classmethod
@@ -104,13 +105,13 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
 
     @property
     def name(self) -> str:
-        """Name of the column, from which its weights have theirs."""
-        raise NotImplementedError
+        """Name of the column, from which its weights have theirs: the key, at first."""
+        return str(self.key)
 
     @property
     def feature_keys(self) -> tuple[Key, ...]:
-        """Keys of the raw columns that this one reads."""
-        raise NotImplementedError
+        """Keys of the raw columns that this one reads: the parameter `key` alone."""
+        return (self.key,)
 
     @property
     def encoded_key(self) -> str:

@@ -3,6 +3,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +11,10 @@ import pandas as pd
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sklearn.utils import check_consistent_length
 
-from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
-from skest.feature_columns.numeric import NumericColumn, can_hold
+from skest.feature_columns.base import CategoricalColumn
+from skest.feature_columns.numeric import NumericColumn, OverNumeric, can_hold
 from skest.feature_columns.statistics import Distribution, summable
-from skest.feature_columns.table import Key, Table
+from skest.feature_columns.table import Table
 
 _RULE = re.compile(r"(quantiles|distinct|tree):([1-9][0-9]*)")
 _MIN_ROWS = 3  # of a bin
@@ -289,7 +290,8 @@ def bucketized_column(
     return BucketizedColumn(source_column, boundaries).validated()
 
 
-class BucketizedColumn(DenseColumn, CategoricalColumn):
+@dataclass(eq=False, repr=False)
+class BucketizedColumn(OverNumeric, CategoricalColumn):
     """Column made by `bucketized_column`, where the parameters are documented.
 
     Attributes
@@ -300,23 +302,13 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         Boundaries, given or learned, in the dtype of the source.
     """
 
-    source = FittedPart("source_column")
-
-    def __init__(
-        self, source_column: NumericColumn, boundaries: Sequence[float] | str
-    ) -> None:
-        self.source_column = source_column
-        self.boundaries = boundaries
+    source_column: NumericColumn
+    boundaries: Sequence[float] | str
 
     @property
     def name(self) -> str:
         """Name of the source and ``_bucketized``."""
         return f"{self.source_column.name}_bucketized"
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The key of the source."""
-        return self.source_column.feature_keys
 
     @property
     def num_buckets(self) -> int:
@@ -354,28 +346,11 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         return boundaries.astype(dtype)
 
     def _validate(self) -> None:
-        if not isinstance(self.source_column, NumericColumn):
-            raise TypeError(
-                "'source_column' of a bucketized column must come from numeric_column; "
-                f"got {self.source_column!r}."
-            )
-        if self.source_column.length_key is not None:
-            raise ValueError(
-                "'source_column' of a bucketized column must come from numeric_column; "
-                f"got the sequence column {self.source_column.name!r}. Cut its numbers "
-                "beforehand, and use a sequence_categorical_column."
-            )
-        self.source_column.validated()
-        owner = f"bucketized column {self.source_column.name!r}"
+        owner = self._validate_source("bucketized")
         if len(self.source_column.cell_shape) != 1:
             raise ValueError(
                 f"The source of {owner} must have a shape of one dimension; got "
                 f"{self.source_column.cell_shape}. Flatten its cells."
-            )
-        if self.source_column.indicate_missing:
-            raise ValueError(
-                f"The source of {owner} must have indicate_missing=False; indicators "
-                "cannot be cut into buckets. Use another numeric column for them."
             )
         check_boundaries(self.boundaries, owner, self.source_column.dtype, least=1)
 
@@ -388,8 +363,8 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"boundaries_": self.cuts}
-        values, missing = source.values(table)
-        known = ~missing if source.default_value is None else np.ones_like(missing)
+        values, unknown = source.values(table)
+        known = np.ones(values.shape, bool) if unknown is None else ~unknown
         numbers = known_numbers(values, known, sample_weight, table.target, source.key)
         if self.boundaries.startswith("quantiles:"):
             boundaries = _quantiles(numbers, self._n_quantiles)
@@ -400,11 +375,11 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids; every cell holds a value, since NaN has a bucket."""
-        values, missing = self.source.values(table)
+        values, unknown = self.source.values(table)
         cuts = self.cuts
         ids = np.searchsorted(cuts, values.ravel(), side="right").reshape(values.shape)
-        if self.source.default_value is None:
-            ids[missing] = len(cuts)
+        if unknown is not None:
+            ids[unknown] = len(cuts)
         ids += np.arange(values.shape[1]) * (len(cuts) + 1)
         return ids, np.ones(ids.shape, dtype=bool)
 

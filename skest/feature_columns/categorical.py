@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns whose cells are categories: what they share, identity and hash buckets."""
 
+from dataclasses import KW_ONLY, dataclass
 from itertools import repeat
 from typing import Any
 
@@ -26,18 +27,7 @@ class KeyedCategoricalColumn(CategoricalColumn):
     `key`, maybe `delimiter`, and gives ids to distinct values.
     """
 
-    key: Key
     delimiter: str | None = None
-
-    @property
-    def name(self) -> str:
-        """The key."""
-        return str(self.key)
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The key alone."""
-        return (self.key,)
 
     def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
         """Return the ids of distinct values, -1 for none."""
@@ -209,21 +199,15 @@ def categorical_column_with_hash_bucket(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class HashBucketColumn(KeyedCategoricalColumn):
     """Column made by `categorical_column_with_hash_bucket`, see there."""
 
-    def __init__(
-        self,
-        key: Key,
-        hash_bucket_size: int,
-        dtype: str | None = None,
-        *,
-        delimiter: str | None = None,
-    ) -> None:
-        self.key = key
-        self.hash_bucket_size = hash_bucket_size
-        self.dtype = dtype
-        self.delimiter = delimiter
+    key: Key
+    hash_bucket_size: int
+    dtype: str | None = None
+    _: KW_ONLY
+    delimiter: str | None = None
 
     @property
     def num_buckets(self) -> int:
@@ -310,11 +294,6 @@ def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
     -------
     ndarray of uint64, shape (n,)
 
-    Raises
-    ------
-    ValueError
-        If a string cannot be written as UTF-8 (it holds a lone surrogate).
-
     Examples
     --------
     >>> import numpy as np
@@ -322,13 +301,7 @@ def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
     array([1009084850, 2514386435], dtype=uint64)
     """
     hashes = map(murmurhash3_32, values.tolist(), repeat(seed), repeat(True))
-    try:
-        return np.fromiter(hashes, dtype=np.uint64, count=len(values))
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"The string {error.object!r} is not valid Unicode (it holds a lone "
-            "surrogate) and cannot be hashed. Clean the column."
-        ) from error
+    return np.fromiter(hashes, dtype=np.uint64, count=len(values))
 
 
 def string_to_int64keys(values: np.ndarray) -> np.ndarray:

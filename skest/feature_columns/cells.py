@@ -21,8 +21,6 @@ Cells = np.ndarray | pd.Series
 _EXACT_INTEGERS = 2.0**53
 _NUMBERS_AMONG_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal")
 _TIMES_AMONG_OBJECTS = ("date", "datetime", "period", "time", "timedelta")
-# As pandas before 3.1 does.
-_CUTS_AT_NUL = len(pd.factorize(np.array(["a", "a\0"], dtype=object))[1]) == 1
 # How much of a value a message shows: characters, and bits of an integer.
 _MOST_SHOWN, _LONGEST_INTEGER = 80, 256
 
@@ -98,6 +96,12 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
             f"Column {key!r} must have one or two dimensions to be read as categories; "
             f"got shape {cells.shape}."
         )
+    if cells.size == 1 and cells.dtype.kind == "O":  # as in a request, in a short way
+        cell = (cells.array if isinstance(cells, pd.Series) else cells.flat)[0]
+        if type(cell) is str and cell:
+            check_unicode([cell], f"Column {key!r}")
+            codes = np.zeros(cells.shape, np.int64)
+            return Factorized(codes, np.array([cell], dtype=object))
     if isinstance(cells.dtype, pd.CategoricalDtype):
         codes, distinct = _factorize_category(cells)
     else:
@@ -128,9 +132,8 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
     else:
         # Not the Series, or pandas would make an Index of what is distinct.
         values = cells.array
-    look_up = _factorize_one if len(values) == 1 else pd.factorize
     try:
-        codes, distinct = look_up(values)
+        codes, distinct = pd.factorize(values)
     except (TypeError, NotImplementedError) as error:  # the second is pyarrow's
         wrong = next((cell for cell in values if not is_hashable(cell)), values[0])
         advice = (
@@ -147,10 +150,7 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
         ) from error
     if values.dtype == object and len(distinct) and not isinstance(distinct[0], str):
         _check_not_merged(values[codes >= 0], distinct, key)
-    distinct = np.asarray(distinct)
-    if _CUTS_AT_NUL and distinct.dtype == object and len(distinct):
-        _check_not_cut(np.asarray(values, dtype=object), codes, distinct, key)
-    return codes, distinct
+    return codes, np.asarray(distinct)
 
 
 def _factorize_category(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -172,29 +172,6 @@ def _check_not_merged(present: np.ndarray, distinct: np.ndarray, key: Hashable) 
     """Refuse True, 1 and 1.0 in one column, which are one value when they are hashed."""
     if infer_dtype(present, skipna=False) != infer_dtype(distinct, skipna=False):
         _refuse_mix(present, key)
-
-
-def _check_not_cut(
-    values: np.ndarray, codes: np.ndarray, distinct: np.ndarray, key: Hashable
-) -> None:
-    """Refuse strings that are taken for others, equal to them before the first NUL."""
-    present, found = values[codes >= 0], distinct[codes[codes >= 0]]
-    wrong = np.flatnonzero(present != found)
-    if len(wrong):
-        raise ValueError(
-            f"Column {key!r} holds {present[wrong[0]]!r}, which pandas {pd.__version__} "
-            f"takes for {found[wrong[0]]!r}: it reads strings to their first NUL. Update "
-            "it (pip install 'pandas>=3.1'), or take that character out."
-        )
-
-
-def _factorize_one(values: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Do for one cell, as in a request, what takes pandas much longer."""
-    if isinstance(values.dtype, pd.StringDtype):
-        values = np.asarray(values, dtype=object)
-    hash(values[0])
-    present = ~pd.isna(values)
-    return np.where(present, 0, -1), values[present]
 
 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:

@@ -147,7 +147,8 @@ def _columns(
             )
             return [words if kind == "linear" else embedding_column(words, "auto")]
     if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
-        return _left_out(key, "has another value in each row")
+        are_words = cells.are_strings and any(" " in text for text in cells.distinct)
+        return _left_out(key, "has another value in each row", are_words)
     keyed = _categorical(key, n_levels)
     if kind == "linear":
         return [keyed]
@@ -168,11 +169,13 @@ def _columns(
     return [embedding_column(keyed, dimension="auto"), statistics]
 
 
-def _left_out(key: Key, reason: str) -> list[FeatureColumn]:
+def _left_out(key: Key, reason: str, are_words: bool = False) -> list[FeatureColumn]:
+    bag = f", for its words categorical_column_with_hash_bucket({key!r}, 10_000, "
+    how = f"a feature column{bag}delimiter=' ')" if are_words else "a feature column"
     warn(
         f"Column {key!r} {reason}, from which nothing can be learned of other rows; it is "
-        "left out. To use it, describe it by a feature column, or put into X what it has "
-        "in common with other rows; or take it out of X."
+        f"left out. To use it, describe it by {how}, or put into X what it has in common "
+        "with other rows; or take it out of X."
     )
     return []
 

@@ -2,6 +2,7 @@
 """`crossed_column`: combinations of categories, hashed."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ def crossed_column(
     return CrossedColumn(keys, hash_bucket_size, hash_key).validated()
 
 
+@dataclass(eq=False, repr=False)
 class CrossedColumn(CategoricalColumn):
     """Column made by `crossed_column`, where the parameters are documented.
 
@@ -82,15 +84,9 @@ class CrossedColumn(CategoricalColumn):
 
     _keys = FittedPart("keys")
 
-    def __init__(
-        self,
-        keys: Sequence[str | CategoricalColumn],
-        hash_bucket_size: int,
-        hash_key: int | None = None,
-    ) -> None:
-        self.keys = keys
-        self.hash_bucket_size = hash_bucket_size
-        self.hash_key = hash_key
+    keys: Sequence[str | CategoricalColumn]
+    hash_bucket_size: int
+    hash_key: int | None = None
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,7 @@ def indicator_column(categorical_column: CategoricalColumn) -> "IndicatorColumn"
     return IndicatorColumn(categorical_column).validated()
 
 
+@dataclass(eq=False, repr=False)
 class IndicatorColumn(CategoricalWrapper):
     """Column made by `indicator_column`, where the parameter is documented.
 
@@ -105,8 +107,7 @@ class IndicatorColumn(CategoricalWrapper):
         The fitted categorical column.
     """
 
-    def __init__(self, categorical_column: CategoricalColumn) -> None:
-        self.categorical_column = categorical_column
+    categorical_column: CategoricalColumn
 
     @property
     def name(self) -> str:
@@ -185,6 +186,7 @@ def embedding_column(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     """Column made by `embedding_column`, where the parameters are documented.
 
@@ -197,23 +199,12 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
         fitted copy of the column; `transform` needs it, and `fit` refuses to lose it.
     """
 
-    weights_: np.ndarray
-
-    def __init__(
-        self,
-        categorical_column: CategoricalColumn,
-        dimension: int | str,
-        combiner: str = "mean",
-        initializer: Initializer | None = None,
-        max_norm: float | None = None,
-        trainable: bool = True,
-    ) -> None:
-        self.categorical_column = categorical_column
-        self.dimension = dimension
-        self.combiner = combiner
-        self.initializer = initializer
-        self.max_norm = max_norm
-        self.trainable = trainable
+    categorical_column: CategoricalColumn
+    dimension: int | str
+    combiner: str = "mean"
+    initializer: Initializer | None = None
+    max_norm: float | None = None
+    trainable: bool = True
 
     @property
     def name(self) -> str:

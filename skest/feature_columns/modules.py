@@ -78,8 +78,7 @@ class CountsOutput(NamedTuple):
         shape = (ids.shape[0], self.size + 1)  # the last column takes the ids of -1
         counts = torch.zeros(shape, dtype=dtype, device=ids.device)
         if self.weight_key is None:
-            one = torch.ones((), dtype=dtype, device=ids.device)
-            added = one.expand(ids.shape)
+            added = torch.ones_like(ids, dtype=dtype)
         else:
             added = encoded[self.weight_key].to(dtype)
         places = ids.remainder(self.size + 1)

@@ -4,15 +4,16 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
 from skest.core.checks import check_choice
 from skest.core.tf_names import former_arguments
-from skest.feature_columns.base import DenseColumn, check_key
+from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.statistics import (
     UniformMap,
     copied_by_rows,
@@ -21,12 +22,15 @@ from skest.feature_columns.statistics import (
     mean_and_scale,
     median_and_spread,
     smoothly_clipped,
+    with_gaps,
 )
 from skest.feature_columns.table import Key, Table
 
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile", "robust")
-_RISING = (None, "standard", "minmax", "robust")  # keep the order of numbers
+_LINEAR = (None, "standard", "minmax")
+_RISING = (*_LINEAR, "robust")  # keep the order of numbers
+_REMEDY = "give no 'normalizer' or a callable"
 # Ends of keys under which other things than numbers are encoded, and of those that avoid
 # them: so "city_ids" may be a column of numbers beside the categories "city".
 _RESERVED = re.compile("_(ids|length|weights|values|numbers)$")
@@ -118,6 +122,7 @@ def numeric_column(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class NumericColumn(DenseColumn):
     """Column made by `numeric_column`, where the parameters are documented.
 
@@ -135,31 +140,12 @@ class NumericColumn(DenseColumn):
         Elements that get an indicator, if ``indicate_missing="auto"``.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        shape: int | tuple[int, ...] = (1,),
-        default_value: float | Sequence[Any] | str | None = None,
-        dtype: Any = "float32",
-        normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
-        indicate_missing: bool | str = False,
-    ) -> None:
-        self.key = key
-        self.shape = shape
-        self.default_value = default_value
-        self.dtype = dtype
-        self.normalizer = normalizer
-        self.indicate_missing = indicate_missing
-
-    @property
-    def name(self) -> str:
-        """The key."""
-        return str(self.key)
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The key alone."""
-        return (self.key,)
+    key: Key
+    shape: int | tuple[int, ...] = (1,)
+    default_value: float | Sequence[Any] | str | None = None
+    dtype: Any = "float32"
+    normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None
+    indicate_missing: bool | str = False
 
     @property
     def encoded_key(self) -> str:
@@ -273,11 +259,12 @@ class NumericColumn(DenseColumn):
         learned: dict[str, Any] = {}
         if self.indicate_missing == "auto":
             learned["indicated_"] = np.arange(0)
-            if missing.any():  # to look at each column takes long
+            if missing is not None:
                 gaps = _counted(missing, sample_weight)
                 learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
         if self.default_value == "mean" or self.normalizer in _SCALERS:
-            self._check_present(missing, sample_weight)
+            if missing is not None:
+                self._check_present(missing, sample_weight)
             mean, scale = table.learned(
                 # The parts of a network have columns of the same numbers.
                 (
@@ -297,8 +284,7 @@ class NumericColumn(DenseColumn):
             learned["center_"], learned["scale_"] = mean, scale
         elif self.normalizer == "minmax":
             counted = slice(None) if sample_weight is None else sample_weight > 0
-            known = np.where(missing, np.nan, values).astype(np.float64, copy=False)
-            range_scaler = MinMaxScaler().fit(known[counted])
+            range_scaler = MinMaxScaler().fit(with_gaps(values, missing)[counted])
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
         elif self.normalizer in ("quantile", "robust"):
@@ -322,8 +308,6 @@ class NumericColumn(DenseColumn):
             )
 
     def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
-        if not missing.any():
-            return
         empty = np.flatnonzero(~_counted(~missing, weight).any(axis=0))
         if len(empty):
             where = f" in element {empty[0]}" if self.n_elements > 1 else ""
@@ -336,27 +320,30 @@ class NumericColumn(DenseColumn):
     def _raw(self, table: Table) -> np.ndarray:
         return table.numbers(self.key)
 
-    def _read(
-        self, table: Table, *, copy: bool = True
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Cells in the column's dtype, and where they are missing (there they are 0)."""
-        raw = self._raw(table)
-        if raw.size != len(raw) * self.n_elements:
+    def _cells(self, table: Table) -> np.ndarray:
+        """Return raw cells, of shape (n_rows, n_elements)."""
+        raw, n_elements = self._raw(table), self.n_elements
+        if raw.size != len(raw) * n_elements:
             raise ValueError(
                 f"Cells of column {self.key!r} must have shape {self.cell_shape}; got "
                 f"{raw.shape[1:] or (1,)}. Set 'shape' of the numeric column."
             )
-        raw = raw.reshape(len(raw), self.n_elements)
-        all_finite = is_finite(raw)
-        missing = np.zeros(raw.shape, bool) if all_finite else np.isnan(raw)
-        if not all_finite and missing.any():
-            raw = np.where(missing, 0, raw)
+        return raw.reshape(len(raw), n_elements)
+
+    def _cast(self, raw: np.ndarray, copy: bool) -> np.ndarray:
         with np.errstate(over="ignore", invalid="ignore"):
-            values = (
-                copied_by_rows(raw, self.dtype)
-                if copy
-                else raw.astype(self.dtype, copy=False)
-            )
+            if copy:
+                return copied_by_rows(raw, self.dtype)
+            return raw.astype(self.dtype, copy=False)
+
+    def _read(
+        self, table: Table, *, copy: bool = True
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Cells in the column's dtype, 0 where they are missing; and where that is."""
+        raw, missing = self._cells(table), None
+        if not (all_finite := is_finite(raw)) and (gaps := np.isnan(raw)).any():
+            missing, raw = gaps, np.where(gaps, 0, raw)
+        values = self._cast(raw, copy)
         if values.dtype.kind == "f":
             if not (all_finite and values.dtype == raw.dtype):
                 self._check_finite(values, raw)
@@ -385,14 +372,14 @@ class NumericColumn(DenseColumn):
     def _check_encodes(self, table: Table) -> None:
         if self.length_key is None and self.normalizer in _RISING:
             values, missing = self._read(table, copy=False)
-            if not missing.any():
+            if missing is None:
                 # If the least and the greatest number can be scaled, all others can.
                 cells = extremes(values).reshape(2, *self.cell_shape)
                 table = Table({self.key: cells})
         self.encode(table)
 
-    def values(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
-        """Return filled and scaled numbers, and where they were missing.
+    def values(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return filled and scaled numbers, and where there is none.
 
         Parameters
         ----------
@@ -402,45 +389,62 @@ class NumericColumn(DenseColumn):
         Returns
         -------
         values : ndarray of shape (n_rows, n_elements)
-            Without meaning where a number was missing and there is none to fill in.
-        missing : ndarray of bool, shape (n_rows, n_elements)
+            Without meaning where there is none.
+        unknown : ndarray of bool, shape (n_rows, n_elements), or None
+            Where a number was missing that nothing was filled in for; None for nowhere.
         """
-        values, missing = self._read(table)
+        values, missing = self._filled(table)
+        return values, missing if self.default_value is None else None
+
+    def _filled(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return filled and scaled numbers, and where they were missing, if anywhere."""
         fill = self.fill
-        if fill is not None and missing.any():
+        if self.normalizer in _LINEAR and np.dtype(self.dtype).kind == "f":
+            # What is no number, or too large for one, is still none when it is scaled.
+            values = self._scaled(self._cast(self._cells(table), copy=True))
+            if is_finite(values):
+                return values, None
+        values, missing = self._read(table)
+        if fill is not None and missing is not None:
             values = np.where(missing, fill.astype(values.dtype), values)
         if callable(self.normalizer):
             return self._called(self.normalizer, values, missing), missing
-        remedy = "give no 'normalizer' or a callable"
         if self.normalizer == "quantile":
-            maps = self._learned("quantile_maps_", remedy)
+            maps = self._learned("quantile_maps_", _REMEDY)
             columns = [learned(values[:, i]) for i, learned in enumerate(maps)]
-            values = np.stack(columns, axis=1)
-        elif self.normalizer is not None:
-            center, scale = (self._learned(n, remedy) for n in ("center_", "scale_"))
-            with np.errstate(all="ignore"):
-                values -= center.astype(values.dtype, copy=False)
-                values /= scale.astype(values.dtype, copy=False)
-            if not self._are_finite(values, missing):
-                raise ValueError(
-                    f"Column {self.key!r} holds a number that is infinite (inf) when it "
-                    f"is scaled in {values.dtype}. Replace it, clip the column, or use "
-                    "dtype='float64'."
-                )
+            return np.stack(columns, axis=1), missing
+        values = self._scaled(values)
+        if not self._are_finite(values, missing):
+            raise ValueError(
+                f"Column {self.key!r} holds a number that is infinite (inf) when it is "
+                f"scaled in {values.dtype}. Replace it, clip the column, or use "
+                "dtype='float64'."
+            )
         if self.normalizer == "robust":
             values = smoothly_clipped(values)
         return values, missing
 
-    def _are_finite(self, values: np.ndarray, missing: np.ndarray) -> bool:
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        """Return numbers in the learned scale, in the memory of those given."""
+        if self.normalizer is not None:
+            center, scale = (self._learned(n, _REMEDY) for n in ("center_", "scale_"))
+            with np.errstate(all="ignore"):
+                values -= center.astype(values.dtype, copy=False)
+                values /= scale.astype(values.dtype, copy=False)
+        return values
+
+    def _are_finite(self, values: np.ndarray, missing: np.ndarray | None) -> bool:
         """Tell whether all numbers are finite but those for which there is no value."""
-        unfilled = missing if self.default_value is None else False
-        return is_finite(values) or bool((np.isfinite(values) | unfilled).all())
+        unfilled = missing if self.default_value is None else None
+        return is_finite(values) or bool(
+            (np.isfinite(values) | (False if unfilled is None else unfilled)).all()
+        )
 
     def _called(
         self,
         normalizer: Callable[[np.ndarray], np.ndarray],
         values: np.ndarray,
-        missing: np.ndarray,
+        missing: np.ndarray | None,
     ) -> np.ndarray:
         shape = (len(values), *self.cell_shape)
         result = np.asarray(normalizer(values.reshape(shape)), dtype=values.dtype)
@@ -457,24 +461,26 @@ class NumericColumn(DenseColumn):
             )
         return result
 
-    def _refuse_missing(self) -> NoReturn:
-        raise ValueError(
-            f"Column {self.key!r} holds NaN (a missing number), and its numeric column "
-            "has no value to fill in. Set 'default_value' to a number or to 'mean'."
-        )
-
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        numbers = self._matrix(table)  # int64 would stand for ids
-        dtype = np.promote_types(numbers.dtype, np.float32)
-        return {self.encoded_key: numbers.astype(dtype, copy=False)}
+        numbers = self._matrix(table)
+        if numbers.dtype.kind == "i":  # int64 would stand for ids
+            numbers = numbers.astype(np.promote_types(numbers.dtype, np.float32))
+        return {self.encoded_key: numbers}
 
     def _matrix(self, table: Table) -> np.ndarray:
-        values, missing = self.values(table)
-        if self.default_value is None and missing.any():
-            self._refuse_missing()
-        if len(self.indicated) == 0:
+        values, missing = self._filled(table)
+        if self.default_value is None and missing is not None:
+            raise ValueError(
+                f"Column {self.key!r} holds NaN (a missing number), and its numeric column "
+                "has no value to fill in. Set 'default_value' to a number or to 'mean'."
+            )
+        indicated = self.indicated
+        if len(indicated) == 0:
             return values
-        return np.hstack([values, missing[:, self.indicated].astype(values.dtype)])
+        marks = np.zeros((len(values), len(indicated)), values.dtype)
+        if missing is not None:
+            marks[:] = missing[:, indicated]
+        return np.hstack([values, marks])
 
     @property
     def _element_names(self) -> list[str]:
@@ -487,16 +493,49 @@ class NumericColumn(DenseColumn):
         return names + [f"{names[i]}_missing" for i in self.indicated]
 
 
+class OverNumeric(DenseColumn):
+    """Column over a numeric one, the parameter `source_column`."""
+
+    source_column: NumericColumn
+    source = FittedPart("source_column")
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The key of the source."""
+        return self.source_column.feature_keys
+
+    def _validate_source(self, kind: str) -> str:
+        """Check the source of a column of a kind, and return its name for messages."""
+        source = self.source_column
+        if not isinstance(source, NumericColumn) or source.length_key is not None:
+            raise TypeError(
+                f"'source_column' of a {kind} column must come from numeric_column; got "
+                f"{source!r}."
+            )
+        source.validated()
+        owner = f"{kind} column {source.name!r}"
+        if source.indicate_missing:
+            raise ValueError(
+                f"The source of {owner} must have indicate_missing=False, for it takes "
+                "no indicators. Use another numeric column for them."
+            )
+        return owner
+
+    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+        return {"source_column_": self.source_column.fitted(table, sample_weight)}
+
+
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Return which of some cells are in rows that count, those of positive weight."""
     return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
 
 
 def _elements(
-    values: np.ndarray, missing: np.ndarray, weight: np.ndarray | None
+    values: np.ndarray, missing: np.ndarray | None, weight: np.ndarray | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Yield the numbers of each element that count, and their weights."""
-    for element, rows in enumerate(_counted(~missing, weight).T):
+    known = np.ones(values.shape, bool) if missing is None else ~missing
+    for element, rows in enumerate(_counted(known, weight).T):
         yield values[rows, element], None if weight is None else weight[rows]
 
 

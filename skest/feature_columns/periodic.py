@@ -3,16 +3,16 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from skest.core.checks import check_integer, check_positive
-from skest.feature_columns.base import FittedPart, TrainedColumn
-from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.table import Key, Table
+from skest.feature_columns.base import TrainedColumn
+from skest.feature_columns.numeric import NumericColumn, OverNumeric
+from skest.feature_columns.table import Table
 
 #: Names of what a network trains.
 PARAMETERS = ("frequencies", "phases", "weights", "bias")
@@ -82,7 +82,8 @@ def periodic_column(
     return PeriodicColumn(source_column, dimension, n_frequencies, scale).validated()
 
 
-class PeriodicColumn(TrainedColumn):
+@dataclass(eq=False, repr=False)
+class PeriodicColumn(OverNumeric, TrainedColumn):
     """Column made by `periodic_column`, where the parameters are documented.
 
     Attributes
@@ -94,30 +95,15 @@ class PeriodicColumn(TrainedColumn):
         fitted copy of the column; `transform` needs them, and `fit` refuses to lose them.
     """
 
-    weights_: dict[str, np.ndarray]
-    source = FittedPart("source_column")
-
-    def __init__(
-        self,
-        source_column: NumericColumn,
-        dimension: int = 4,
-        n_frequencies: int = 16,
-        scale: float = 0.1,
-    ) -> None:
-        self.source_column = source_column
-        self.dimension = dimension
-        self.n_frequencies = n_frequencies
-        self.scale = scale
+    source_column: NumericColumn
+    dimension: int = 4
+    n_frequencies: int = 16
+    scale: float = 0.1
 
     @property
     def name(self) -> str:
         """Name of the source and ``_periodic``."""
         return f"{self.source_column.name}_periodic"
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The key of the source."""
-        return self.source_column.feature_keys
 
     @property
     def encoded_key(self) -> str:
@@ -130,25 +116,10 @@ class PeriodicColumn(TrainedColumn):
         return self.dimension * self.source_column.n_elements
 
     def _validate(self) -> None:
-        source = self.source_column
-        if not isinstance(source, NumericColumn) or source.length_key is not None:
-            raise TypeError(
-                "'source_column' of a periodic column must come from numeric_column; "
-                f"got {source!r}."
-            )
-        source.validated()
-        owner = f"periodic column {source.name!r}"
-        if source.indicate_missing:
-            raise ValueError(
-                f"The source of {owner} must have indicate_missing=False; indicators "
-                "have no waves. Use another numeric column for them."
-            )
+        owner = self._validate_source("periodic")
         check_integer(self.dimension, "dimension", owner, minimum=2)
         check_integer(self.n_frequencies, "n_frequencies", owner, minimum=1)
         check_positive(self.scale, "scale", owner)
-
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        return {"source_column_": self.source_column.fitted(table, sample_weight)}
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         numbers = self.source._encoded(table)[self.source.encoded_key]

@@ -2,6 +2,7 @@
 """`piecewise_linear_column`: functions of a number that bend at edges, or jump there."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,15 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from skest.core.checks import check_choice, check_integer
-from skest.feature_columns.base import DenseColumn, FittedPart
 from skest.feature_columns.bucketized import (
     check_boundaries,
     known_numbers,
     learned_edges,
     learned_starts,
 )
-from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.table import Key, Table
+from skest.feature_columns.numeric import NumericColumn, OverNumeric
+from skest.feature_columns.table import Table
 
 _ENCODINGS = ("ple", "hat", "onehot")
 
@@ -99,7 +99,8 @@ def piecewise_linear_column(
     ).validated()
 
 
-class PiecewiseLinearColumn(DenseColumn):
+@dataclass(eq=False, repr=False)
+class PiecewiseLinearColumn(OverNumeric):
     """Column made by `piecewise_linear_column`, where the parameters are documented.
 
     Attributes
@@ -110,29 +111,15 @@ class PiecewiseLinearColumn(DenseColumn):
         Edges of each element, given or learned.
     """
 
-    source = FittedPart("source_column")
-
-    def __init__(
-        self,
-        source_column: NumericColumn,
-        boundaries: Sequence[float] | str = "distinct:128",
-        dimension: int | None = 8,
-        encoding: str = "ple",
-    ) -> None:
-        self.source_column = source_column
-        self.boundaries = boundaries
-        self.dimension = dimension
-        self.encoding = encoding
+    source_column: NumericColumn
+    boundaries: Sequence[float] | str = "distinct:128"
+    dimension: int | None = 8
+    encoding: str = "ple"
 
     @property
     def name(self) -> str:
         """Name of the source, ``_`` and the encoding."""
         return f"{self.source_column.name}_{self.encoding}"
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The key of the source."""
-        return self.source_column.feature_keys
 
     @property
     def encoded_key(self) -> str:
@@ -181,20 +168,8 @@ class PiecewiseLinearColumn(DenseColumn):
         return self.dimension * self.source_column.n_elements
 
     def _validate(self) -> None:
-        source = self.source_column
-        if not isinstance(source, NumericColumn) or source.length_key is not None:
-            raise TypeError(
-                "'source_column' of a piecewise-linear column must come from "
-                f"numeric_column; got {source!r}."
-            )
-        source.validated()
-        owner = f"piecewise-linear column {source.name!r}"
-        if source.indicate_missing:
-            raise ValueError(
-                f"The source of {owner} must have indicate_missing=False; indicators "
-                "have no bins. Use another numeric column for them."
-            )
-        check_boundaries(self.boundaries, owner, source.dtype, least=2)
+        owner = self._validate_source("piecewise-linear")
+        check_boundaries(self.boundaries, owner, self.source_column.dtype, least=2)
         if not isinstance(self.boundaries, str):
             with np.errstate(over="ignore"):
                 widths = np.diff(np.asarray(self.boundaries).astype(self._float))
@@ -212,8 +187,8 @@ class PiecewiseLinearColumn(DenseColumn):
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"edges_": self.edges}
-        values, missing = source.values(table)
-        known = ~missing if source.default_value is None else np.ones_like(missing)
+        values, unknown = source.values(table)
+        known = np.ones(values.shape, bool) if unknown is None else ~unknown
         edges = []
         for element in range(source.n_elements):
             one = slice(element, element + 1)
@@ -225,7 +200,7 @@ class PiecewiseLinearColumn(DenseColumn):
         return learned | {"edges_": edges}
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        values, missing = self.source.values(table)
+        values, unknown = self.source.values(table)
         ids = np.empty(values.shape, dtype=np.int64)
         fractions = np.zeros(values.shape, dtype=self._float)
         for element, edges in enumerate(self.edges):
@@ -238,9 +213,9 @@ class PiecewiseLinearColumn(DenseColumn):
                 with np.errstate(over="ignore"):  # outside of the edges
                     share = (x - starts) / (edges[bins + 1] - starts)
                 fractions[:, element] = share.clip(0, 1)
-        if self.source.default_value is None and missing.any():
-            ids[missing] = -1
-            fractions[missing] = 0
+        if unknown is not None:
+            ids[unknown] = -1
+            fractions[unknown] = 0
         return {self.encoded_key: ids, self.weight_key: fractions}
 
     def _matrix(self, table: Table) -> np.ndarray:

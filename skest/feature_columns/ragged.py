@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cells that hold several values: taken apart to be read, padded to a rectangle."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -42,34 +42,6 @@ def as_cells(values: Any) -> np.ndarray:
         if any(issubclass(kind, _LISTS) for kind in set(map(type, values))):
             return np.fromiter(values, dtype=object, count=len(values))
     return as_array(values)
-
-
-def exact_lists(values: np.ndarray, to_list: Callable[[], list[Any]]) -> np.ndarray:
-    """Return lists of integers as they are, also where gaps made floats of some.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows,) or (n_rows, n_values)
-        The cells: arrays, or None. Floats stand for integers, which they cannot if these
-        are large.
-    to_list : callable
-        Returns the cells as lists of int and None, or None.
-
-    Returns
-    -------
-    ndarray of the same shape
-        Where there are floats, lists in place of arrays, or int and None in place of
-        numbers.
-    """
-    if values.ndim > 1:
-        if values.dtype.kind != "f":
-            return values
-        empty = [None] * values.shape[1]
-        rows = [empty if row is None else row for row in to_list()]
-        return np.array(rows, dtype=object)
-    if not any(isinstance(c, np.ndarray) and c.dtype.kind == "f" for c in values):
-        return values
-    return np.fromiter(to_list(), dtype=object, count=len(values))
 
 
 def holds_lists(cells: Cells) -> bool:
@@ -115,8 +87,6 @@ def flatten(cells: Cells, key: Hashable) -> Flat:
     (['a', 'b', 'c'], [2, 0, 1])
     """
     objects = np.asarray(cells, dtype=object)
-    if _has_integer_lists(cells.dtype):
-        objects = exact_lists(objects, cells.tolist)
     present = np.flatnonzero(~pd.isna(objects))
     lists = objects[present].tolist()
     if not all(issubclass(kind, _LISTS) for kind in set(map(type, lists))):
@@ -139,8 +109,6 @@ def _joined(lists: Sequence[Any], key: Hashable) -> Cells:
         else:
             values = list(chain.from_iterable(lists))
         series = pd.Series(values, dtype=None if len(values) else object)
-        if series.dtype.kind == "f" and not isinstance(values, np.ndarray):
-            series = _whole_again(series, values)
         return np.array(series.tolist()) if holds_lists(series) else series
     except UnicodeEncodeError:  # pandas cannot hold it; `factorize` says what it is
         return pd.Series(values, dtype=object)
@@ -149,17 +117,6 @@ def _joined(lists: Sequence[Any], key: Hashable) -> Cells:
             f"Column {key!r} holds lists of lists, or of arrays, that differ in shape. "
             "Every step of a sequence must have the same number of values."
         ) from error
-
-
-def _whole_again(series: pd.Series, values: list[Any]) -> pd.Series:
-    """Undo what gaps did to integers: as floats, large ones are not exact."""
-    kinds = set(map(type, values)) - {type(None), type(pd.NA)}
-    if not all(issubclass(kind, int | np.integer) for kind in kinds):
-        return series
-    try:
-        return pd.Series(pd.array(values, dtype="Int64"))
-    except OverflowError:  # `factorize` says so
-        return pd.Series(values, dtype=object)
 
 
 def _as_objects(cell: np.ndarray) -> np.ndarray:
@@ -268,12 +225,6 @@ def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
     rows = pad(codes, lengths, -1)
     missing = np.full((1, rows.shape[1]), -1)
     return Factorized(np.concatenate([rows, missing])[cells.codes.ravel()], distinct)
-
-
-def _has_integer_lists(dtype: Any) -> bool:
-    """Tell whether pandas keeps the cells as lists of integers of pyarrow."""
-    inner = getattr(getattr(dtype, "pyarrow_dtype", None), "value_type", None)
-    return inner is not None and pd.ArrowDtype(inner).kind in "iu"
 
 
 def _is_list(cell: Any) -> bool:

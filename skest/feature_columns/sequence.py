@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -125,6 +126,7 @@ class SequenceNumericColumn(NumericColumn):
         }
 
 
+@dataclass(eq=False, repr=False)
 class SequenceCategoricalColumn(CategoricalOver):
     """Sequences of categories.
 
@@ -149,9 +151,6 @@ class SequenceCategoricalColumn(CategoricalOver):
     """
 
     categorical_column: KeyedCategoricalColumn
-
-    def __init__(self, categorical_column: KeyedCategoricalColumn) -> None:
-        self.categorical_column = categorical_column
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 import scipy.sparse
 
 from skest.feature_columns.cells import Cells
-from skest.feature_columns.ragged import as_cells, exact_lists, holds_lists
+from skest.feature_columns.ragged import as_cells, holds_lists
 
 
 def is_frame(X: Any) -> bool:
@@ -158,6 +158,8 @@ def read_column(value: Any, key: Hashable) -> Any:
         As `read_cells`; also if the cells of an array are empty, or a sparse array has
         not two dimensions.
     """
+    if isinstance(value, pd.Series):
+        return value
     if scipy.sparse.issparse(value):
         return plain_matrix(value, key)
     cells = read_cells(value, key)
@@ -277,12 +279,11 @@ def _values_of(series: Any, dtype: Any) -> Any:
         whole = np.asarray(series.fill_null(0).to_numpy()).astype(kind)
         missing = np.asarray(series.is_null().to_numpy()).astype(bool)
         return pd.arrays.IntegerArray(whole, missing)
+    if hasattr(dtype, "inner") and dtype.inner.is_integer():
+        return as_cells(series.to_list())  # which gaps do not make floats
     # Of polars, narwhals asks for strings of one width, and without NUL at the end.
     is_polars = series.implementation.is_polars()
-    values = (series.to_native() if is_polars else series).to_numpy()
-    if hasattr(dtype, "inner") and dtype.inner.is_integer():
-        return exact_lists(values, series.to_list)
-    return values
+    return (series.to_native() if is_polars else series).to_numpy()
 
 
 def refuse_sparse(key: Any) -> NoReturn:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SparseMatrixColumn`: a matrix of numbers most of which are zero."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from skest.feature_columns.ragged import pad
 from skest.feature_columns.table import Key, Table
 
 
+@dataclass(eq=False, repr=False)
 class SparseMatrixColumn(CategoricalColumn):
     """The numbers of a sparse matrix, of which only those that are not zero are kept.
 
@@ -55,18 +57,7 @@ class SparseMatrixColumn(CategoricalColumn):
 
     is_summed = True
 
-    def __init__(self, key: Key = "x") -> None:
-        self.key = key
-
-    @property
-    def name(self) -> str:
-        """The key."""
-        return str(self.key)
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The key alone."""
-        return (self.key,)
+    key: Key = "x"
 
     @property
     def num_buckets(self) -> int:

@@ -13,7 +13,7 @@ _SMALL = 2**18  # of a matrix that is taken as a whole
 
 
 def mean_and_scale(
-    values: np.ndarray, missing: np.ndarray, weight: np.ndarray | None
+    values: np.ndarray, missing: np.ndarray | None, weight: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what `sklearn.preprocessing.StandardScaler` learns.
 
@@ -21,8 +21,8 @@ def mean_and_scale(
     ----------
     values : ndarray of shape (n_rows, n_columns)
         Numbers; those that are missing have no meaning.
-    missing : ndarray of bool, shape (n_rows, n_columns)
-        Which are missing. Each column has one that is not.
+    missing : ndarray of bool, shape (n_rows, n_columns), or None
+        Which are missing, if any are. Each column has one that is not.
     weight : ndarray of shape (n_rows,), or None
         Weights of the rows.
 
@@ -42,20 +42,24 @@ def mean_and_scale(
     >>> import numpy as np
     >>> from skest.feature_columns.statistics import mean_and_scale
     >>> values = np.array([[1.0, 5.0], [3.0, 5.0]])
-    >>> mean_and_scale(values, np.zeros((2, 2), bool), None)
+    >>> mean_and_scale(values, None, None)
     (array([2., 5.]), array([1., 1.]))
     """
     # Equal weights say nothing, but a mean with them is rounded in another way.
     if weight is not None and np.ptp(weight) == 0:
         weight = None
-    has_gaps = missing.any()
     with np.errstate(over="ignore", invalid="ignore"):
-        if weight is None and not has_gaps and values.size > _SMALL:
+        if weight is None and missing is None and values.size > _SMALL:
             return _by_pieces(values)
-        known = np.where(missing, np.nan, values) if has_gaps else values
-        known = known.astype(np.float64, copy=False)
+        known = with_gaps(values, missing)
         scaler = StandardScaler().fit(known, sample_weight=weight)
     return scaler.mean_, scaler.scale_
+
+
+def with_gaps(values: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+    """Return numbers as float64, NaN where they are missing."""
+    known = values if missing is None else np.where(missing, np.nan, values)
+    return known.astype(np.float64, copy=False)
 
 
 def _by_pieces(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import pandas as pd
 import scipy.sparse
+from scipy.sparse import issparse
 
 from skest.feature_columns.cells import (
     Cells,
@@ -89,12 +90,10 @@ class Table:
     feature_names: np.ndarray | None
     whole_key: str | None
     target: Any
-    _source: Mapping[Any, Any] | pd.DataFrame
-    _cells: dict[Key, Cells]
-    _factorized: dict[tuple[Key, str | None], Factorized]
-    _flat: dict[Key, Flat | None]
+    _source: dict[Any, Any]
     _aliases: dict[Key, Any]
-    _learned: dict[Hashable, tuple[np.ndarray | None, Any]]
+    _nameless: Any
+    _found: dict[Hashable, Any]
 
     def __new__(cls, X: Any, feature_names: Any = None) -> "Table":
         """Return `X` itself if it is a Table, else a view of it."""
@@ -105,10 +104,9 @@ class Table:
                 X.table = cls(dict(X))
             return X.table
         table = super().__new__(cls)
-        table._cells, table._factorized = {}, {}
-        table._flat, table._aliases, table._learned = {}, {}, {}
+        table._aliases, table._found, table._nameless = {}, {}, None
         table.feature_names = table.whole_key = table.target = None
-        if scipy.sparse.issparse(X):  # first, for one kind of them is a Mapping
+        if issparse(X):  # first, for one kind of them is a Mapping
             table._view_sparse(X)
         elif isinstance(X, Mapping):
             table._view_dict(X)
@@ -117,7 +115,7 @@ class Table:
         else:
             table._view_array(X, feature_names)
         if table.n_rows == 0:
-            n_features = table.n_features or len(list(table._source))
+            n_features = table.n_features or len(table._source)
             raise ValueError(
                 f"Found X with 0 sample(s) (shape=(0, {n_features})) while a minimum of 1 "
                 "is required."
@@ -144,13 +142,19 @@ class Table:
         _check_has_features(frame.shape)
         if all(isinstance(name, str) for name in names):
             self._name(names, by_position)
-        elif all(map(is_key, names)):  # for scikit-learn, such a frame has no names
-            self._aliases = {f"x{i}": name for i, name in enumerate(names)}
-        else:
-            frame = frame.set_axis([f"x{i}" for i in range(len(names))], axis=1)
-            self._aliases = dict(enumerate(frame.columns))
+        else:  # for scikit-learn, such a frame has no names
+            self._nameless, numbered = frame, [f"x{i}" for i in range(len(names))]
+            if all(map(is_key, names)):
+                self._aliases = dict(zip(numbered, names, strict=True))
+            else:
+                frame = frame.set_axis(numbered, axis=1)
+                self._aliases = dict(enumerate(numbered))
+        # Each once, for a frame takes long to give away a column.
         is_pandas = isinstance(frame, pd.DataFrame)
-        self._source = frame if is_pandas else {name: frame[name] for name in names}
+        columns = (
+            frame.items() if is_pandas else ((name, frame[name]) for name in names)
+        )
+        self._source = dict(columns)
 
     def _view_array(self, X: Any, feature_names: Any) -> None:
         X = plain_matrix(X)
@@ -201,16 +205,24 @@ class Table:
         ValueError
             If X has no such column.
         """
-        if key not in self._cells:
-            self._cells[key] = self._read(key)
-        return self._cells[key]
+        value = self._source.get(key)
+        if isinstance(value, Cells):
+            return value
+        return self._once(("cells", key), lambda: self._read(key))
+
+    def _once(self, what: Hashable, find: Callable[[], T]) -> T:
+        """Return what `find` returns, which is called once only."""
+        if what not in self._found:
+            self._found[what] = find()
+        found: T = self._found[what]
+        return found
 
     def _read(self, key: Key) -> Cells:
         if key not in self._source:
             if self.n_features is not None and self.holds_sparse("x"):
                 refuse_sparse(key)
-            if self._aliases and self.feature_names is None and key == "x":
-                return np.asarray(self._source)
+            if self._nameless is not None and key == "x":
+                return np.asarray(self._nameless)
             key = self._aliases.get(key, key)
             if key not in self._source:
                 self._refuse_unknown(key)
@@ -219,7 +231,7 @@ class Table:
 
     def holds_sparse(self, key: Key) -> bool:
         """Tell whether a column is a sparse matrix."""
-        return scipy.sparse.issparse(self._source.get(key))
+        return issparse(self._source.get(key))
 
     def sparse(self, key: Key) -> scipy.sparse.csr_array:
         """Return a sparse matrix, or numbers, without zeros that are stored.
@@ -276,10 +288,12 @@ class Table:
         They are taken apart once for each key; see
         `skest.feature_columns.ragged.flatten`.
         """
-        if key not in self._flat:
-            cells = self.cells(key)
-            self._flat[key] = flatten(cells, key) if holds_lists(cells) else None
-        return self._flat[key]
+        cells = self.cells(key)
+        if cells.dtype.kind != "O":  # a short way for numbers
+            return None
+        return self._once(
+            ("flat", key), lambda: flatten(cells, key) if holds_lists(cells) else None
+        )
 
     def factorized(self, key: Key, delimiter: str | None = None) -> Factorized:
         """Return the cells as categories, computed once for each key.
@@ -289,14 +303,12 @@ class Table:
         `delimiter`, make codes of shape (n_rows, n_values), with -1 behind the end of
         shorter ones.
         """
-        entry = (key, delimiter)
-        if entry not in self._factorized:
-            self._factorized[entry] = (
-                self._factorize(key)
-                if delimiter is None
-                else split(self.factorized(key), delimiter, key)
-            )
-        return self._factorized[entry]
+        if delimiter is None:
+            return self._once(("categories", key), lambda: self._factorize(key))
+        return self._once(
+            ("categories", key, delimiter),
+            lambda: split(self.factorized(key), delimiter, key),
+        )
 
     def learned(
         self, what: Hashable, sample_weight: np.ndarray | None, learn: Callable[[], T]
@@ -312,10 +324,10 @@ class Table:
         learn : callable
             Takes nothing.
         """
-        weight, result = self._learned.get(what, (None, None))
-        if what not in self._learned or not _are_equal(weight, sample_weight):
+        weight, result = self._found.get(what, (None, None))
+        if what not in self._found or not _are_equal(weight, sample_weight):
             result = learn()
-            self._learned[what] = sample_weight, result
+            self._found[what] = sample_weight, result
         return result
 
     def with_target(self, y: Any) -> "Table":
@@ -365,7 +377,7 @@ class Table:
 
 
 def _common_length(columns: Mapping[Any, Any]) -> int:
-    lengths = {key: cells.shape[0] for key, cells in columns.items()}
+    lengths = {k: c.shape[0] if issparse(c) else len(c) for k, c in columns.items()}
     first, n_rows = next(iter(lengths.items()))
     for key, length in lengths.items():
         if length != n_rows:

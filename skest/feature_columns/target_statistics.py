@@ -2,6 +2,7 @@
 """`target_statistics_column`: what the labels say of each category, as numbers."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -76,6 +77,7 @@ def target_statistics_column(
     return TargetStatisticsColumn(categorical_column, smooth).validated()
 
 
+@dataclass(eq=False, repr=False)
 class TargetStatisticsColumn(DenseColumn):
     """Column made by `target_statistics_column`, where the parameters are documented.
 
@@ -93,11 +95,8 @@ class TargetStatisticsColumn(DenseColumn):
 
     categorical = FittedPart("categorical_column")
 
-    def __init__(
-        self, categorical_column: CategoricalColumn, smooth: float | str = "auto"
-    ) -> None:
-        self.categorical_column = categorical_column
-        self.smooth = smooth
+    categorical_column: CategoricalColumn
+    smooth: float | str = "auto"
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import repeat
 from numbers import Integral
@@ -118,8 +119,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         vocabulary = self.vocabulary
         found = map(vocabulary.get, distinct.tolist(), repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
-        unknown = ids < 0
-        if self.num_oov_buckets:
+        unknown = np.flatnonzero(ids < 0)
+        if self.num_oov_buckets and len(unknown):
             spread = bucket_ids(distinct[unknown], self.num_oov_buckets)
             ids[unknown] = len(vocabulary) + spread
         else:
@@ -283,6 +284,7 @@ def categorical_column_with_vocabulary_list(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class VocabularyListColumn(VocabularyColumn):
     """Column made by `categorical_column_with_vocabulary_list`, see there.
 
@@ -292,30 +294,17 @@ class VocabularyListColumn(VocabularyColumn):
         Ids of the values, in order of the ids.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        vocabulary_list: Sequence[str] | Sequence[int] | None = None,
-        dtype: str | None = None,
-        default_value: int = -1,
-        num_oov_buckets: int = 0,
-        min_frequency: float = 1,
-        max_categories: int | None = None,
-        *,
-        delimiter: str | None = None,
-        missing_bucket: bool = False,
-        unknown_rate: float = 0.0,
-    ) -> None:
-        self.key = key
-        self.vocabulary_list = vocabulary_list
-        self.dtype = dtype
-        self.default_value = default_value
-        self.num_oov_buckets = num_oov_buckets
-        self.min_frequency = min_frequency
-        self.max_categories = max_categories
-        self.delimiter = delimiter
-        self.missing_bucket = missing_bucket
-        self.unknown_rate = unknown_rate
+    key: Key
+    vocabulary_list: Sequence[str] | Sequence[int] | None = None
+    dtype: str | None = None
+    default_value: int = -1
+    num_oov_buckets: int = 0
+    min_frequency: float = 1
+    max_categories: int | None = None
+    _: KW_ONLY
+    delimiter: str | None = None
+    missing_bucket: bool = False
+    unknown_rate: float = 0.0
 
     @property
     def vocabulary(self) -> dict[Any, int]:
@@ -418,7 +407,11 @@ class VocabularyListColumn(VocabularyColumn):
             enough = frequency >= least * (1 - _ROUNDING)
             distinct, frequency = distinct[enough], frequency[enough]
         if self.max_categories is not None:
-            order = _sorted_order(distinct)  # of values as frequent, the first count
+            # Of values as frequent, the first count. Python sorts strings the quickest.
+            listed = distinct.tolist()
+            order = np.array(
+                sorted(range(len(listed)), key=listed.__getitem__), np.intp
+            )
             most_frequent = order[np.argsort(-frequency[order], kind="stable")]
             distinct = distinct[most_frequent[: self.max_categories]]
         if len(distinct) == 0 and not self.num_oov_buckets:
@@ -428,8 +421,7 @@ class VocabularyListColumn(VocabularyColumn):
                 "learn. Leave the column out, lower 'min_frequency', or give "
                 "'vocabulary_list'."
             )
-        values = _sorted_values(distinct)
-        return dict(zip(values, range(len(values)), strict=True))
+        return {value: i for i, value in enumerate(sorted(distinct.tolist()))}
 
     def _frequencies(
         self, table: Table, sample_weight: np.ndarray | None
@@ -447,21 +439,6 @@ class VocabularyListColumn(VocabularyColumn):
         occurring = np.flatnonzero(np.bincount(codes, minlength=size))
         frequency = np.bincount(codes, weights, minlength=size)
         return cells.distinct[occurring], frequency[occurring], total
-
-
-def _sorted_values(values: np.ndarray) -> list[Any]:
-    """Return distinct strings or integers, sorted; Python is quicker with strings."""
-    is_string = values.dtype == object
-    return sorted(values.tolist()) if is_string else np.sort(values).tolist()
-
-
-def _sorted_order(values: np.ndarray) -> np.ndarray:
-    """Return what sorts distinct strings or integers."""
-    if values.dtype != object:
-        return np.argsort(values)
-    listed = values.tolist()  # Python compares its strings twice as fast as NumPy does
-    order = sorted(range(len(listed)), key=listed.__getitem__)
-    return np.array(order, dtype=np.intp)
 
 
 def _check_min_frequency(value: Any, owner: str) -> None:
@@ -567,6 +544,7 @@ def categorical_column_with_vocabulary_file(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class VocabularyFileColumn(VocabularyColumn):
     """Column made by `categorical_column_with_vocabulary_file`, see there.
 
@@ -576,24 +554,14 @@ class VocabularyFileColumn(VocabularyColumn):
         Ids of the values, in order of the ids.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        vocabulary_file: str | os.PathLike[str],
-        vocabulary_size: int | None = None,
-        dtype: str = "string",
-        default_value: int | None = None,
-        num_oov_buckets: int = 0,
-        *,
-        delimiter: str | None = None,
-    ) -> None:
-        self.key = key
-        self.vocabulary_file = vocabulary_file
-        self.vocabulary_size = vocabulary_size
-        self.dtype = dtype
-        self.default_value = default_value
-        self.num_oov_buckets = num_oov_buckets
-        self.delimiter = delimiter
+    key: Key
+    vocabulary_file: str | os.PathLike[str]
+    vocabulary_size: int | None = None
+    dtype: str = "string"
+    default_value: int | None = None
+    num_oov_buckets: int = 0
+    _: KW_ONLY
+    delimiter: str | None = None
 
     @property
     def vocabulary(self) -> dict[Any, int]:

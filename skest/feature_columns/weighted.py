@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`weighted_categorical_column`: categories with a weight for each value."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,7 @@ def weighted_categorical_column(
     ).validated()
 
 
+@dataclass(eq=False, repr=False)
 class WeightedCategoricalColumn(CategoricalOver):
     """Column made by `weighted_categorical_column`, where parameters are documented.
 
@@ -86,15 +88,9 @@ class WeightedCategoricalColumn(CategoricalOver):
         The fitted categorical column.
     """
 
-    def __init__(
-        self,
-        categorical_column: CategoricalColumn,
-        weight_feature_key: Key,
-        dtype: Any = "float32",
-    ) -> None:
-        self.categorical_column = categorical_column
-        self.weight_feature_key = weight_feature_key
-        self.dtype = dtype
+    categorical_column: CategoricalColumn
+    weight_feature_key: Key
+    dtype: Any = "float32"
 
     @property
     def name(self) -> str:

@@ -2,7 +2,6 @@
 import warnings
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
@@ -48,8 +47,3 @@ def test_buckets_of_strings(values: list[str], n_buckets: int) -> None:
 def test_integers_and_their_decimals_share_a_bucket(value: int) -> None:
     of_int = hashing.bucket_ids(np.array([value], dtype=np.int64), 1000)
     assert of_int == hashing.bucket_ids(strings(str(value)), 1000)
-
-
-def test_lone_surrogate() -> None:
-    with pytest.raises(ValueError, match="lone surrogate"):
-        hashing.string_hashes(strings("\ud800"))

@@ -202,6 +202,20 @@ def test_a_table_of_everything(rng: np.random.Generator) -> None:
     assert "code" in [column.name for column in linear.active]
 
 
+def test_free_text() -> None:
+    """Long ones are bags of words; of short ones the warning says how to make one."""
+    number = np.arange(1000) / 7
+    long = [f"Order {i} has arrived in good time" for i in range(1000)]
+    X = pd.DataFrame({"n": number, "c": long})
+    words = infer_feature_columns(X, "linear").active[1]
+    assert (words.name, words.delimiter) == ("c", " ")
+    assert words.encode(X)["c_ids"].shape == (1000, 7)
+    X = pd.DataFrame({"n": number, "c": [f"Order {i}" for i in range(1000)]})
+    bag = r"for its words categorical_column_with_hash_bucket\('c', .*delimiter=' '\)"
+    with pytest.warns(UserWarning, match=f"'c' has another .* left out.* {bag}"):
+        assert len(infer_feature_columns(X).active) == 1
+
+
 def test_what_tells_nothing_is_left_out() -> None:
     for kind in ["dense", "linear"]:
         for name in USELESS:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from skest.engine.recorded.inference import Inference
 from skest.feature_columns import (
     DenseFeatures,
     FeatureColumns,
@@ -55,6 +56,17 @@ def test_dense_output_is_sorted_by_name(dtype: torch.dtype) -> None:
     assert output[:, 2:6].tolist() == [[1, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]]
     assert output[:, 6].tolist() == X["x"].tolist()
     assert output[:, 7:].tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+def test_predictions_with_several_indicators_are_recorded() -> None:
+    others = categorical_column_with_identity("x", 3)
+    columns = FeatureColumns([indicator_column(IDENTITY), indicator_column(others)])
+    encoded = columns.encode({"k": np.arange(3), "x": np.arange(3)})
+    dense = DenseFeatures(columns)
+    infer = Inference(lambda data, option: dense(data), eager_calls=1)
+    results = [infer(encoded) for _ in range(3)]
+    assert infer.n_replayed == 1
+    assert all(torch.equal(result, dense(encoded)) for result in results)
 
 
 def test_without_a_generator_the_seed_of_torch_decides() -> None:

@@ -203,8 +203,8 @@ def test_bad_parameters() -> None:
     for make, error, message in [
         (
             lambda: bucketized_column(sequence_numeric_column("x"), [0.0]),
-            ValueError,
-            "from numeric_column; got the sequence column 'x'",
+            TypeError,
+            "from numeric_column; got SequenceNumericColumn",
         ),
         (
             lambda: indicator_column(SequenceCategoricalColumn(VOCABULARY)),

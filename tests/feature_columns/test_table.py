@@ -74,24 +74,6 @@ def test_one_cell_is_read_as_two_are() -> None:
             assert actual.codes.dtype == np.int64
 
 
-def test_strings_that_pandas_takes_for_others_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    factorize = pd.factorize
-
-    def cutting(values: Any) -> tuple[Any, Any]:
-        """Do as pandas before 3.1 does."""
-        codes, _ = factorize(np.array([v.partition("\0")[0] for v in values]))
-        _, first = np.unique(codes, return_index=True)
-        return codes, values[first]
-
-    monkeypatch.setattr(pd, "factorize", cutting)
-    monkeypatch.setattr("skest.feature_columns.cells._CUTS_AT_NUL", True)
-    match = r"'c' holds 'a\\x00b', which pandas .* takes for 'a': .*'pandas>=3\.1'"
-    with pytest.raises(ValueError, match=match):
-        Table({"c": np.array(["b", "a", "a\0b"], dtype=object)}).factorized("c")
-
-
 def test_keys_of_arrays() -> None:
     X = np.arange(6.0).reshape(2, 3)
     table = Table(X)
