@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from skest.distributed.ps.addresses import secret_of_cluster
+from skest.config.cluster import secret_of_cluster
 from skest.exceptions import TaskFailedError
 
 _SECONDS_IN_A_DAY = 86400

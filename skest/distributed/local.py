@@ -269,7 +269,6 @@ class ServedChief(AsyncReplica):
         strategy = self._strategy
         options = {
             "secret": self._make_part.keywords["secret"],
-            "model_dir": run.model_dir,
             "lease": strategy.lease,
             "max_staleness": strategy.max_staleness,
             "use_locking": strategy.use_locking,

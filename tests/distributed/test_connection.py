@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from skest.distributed.ps import connection
-from skest.distributed.ps.addresses import listen
 from skest.distributed.ps.connection import (
     Peer,
     RefusedError,
     Session,
     connect,
+    listen,
     welcome,
 )
 from skest.distributed.ps.messages import (
@@ -73,6 +73,7 @@ def opened():
 @pytest.fixture(params=[True, False], ids=["near", "far"])
 def far_or_near(request, monkeypatch):
     """On one machine headers are signed, between machines all is."""
+    monkeypatch.setenv("SKEST_WITHOUT_SECRET", "1")
     monkeypatch.setattr(connection, "is_loopback", lambda host: request.param)
     return request.param
 

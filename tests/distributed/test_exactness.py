@@ -3,7 +3,6 @@
 
 import functools
 import logging
-from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from torch import nn
 
 from skest import DNNLinearCombinedClassifier, Estimator, EstimatorSpec, RunConfig
-from skest.distributed.testing import LocalServers
 from skest.engine.recorded.program import Program
 from skest.feature_columns import (
     categorical_column_with_hash_bucket,
@@ -27,30 +25,9 @@ from skest.hooks import Hook, InMemoryEvaluatorHook
 from skest.inputs import ArrayDataset
 from skest.networks import DNN
 from skest.optimizers import make_optimizer, make_optimizers
-from tests.distributed._training import replica
 
 N_ROWS = 64
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl", "rmsprop")
-
-
-@pytest.fixture
-def served(monkeypatch):
-    """Return ``served(n, train)``, which trains with n parameter servers; 0 is none."""
-
-    def run(num_ps, train, model_dir=None, **options):
-        if num_ps == 0:
-            return train()
-        with (
-            LocalServers(num_ps, model_dir=model_dir) as servers,
-            monkeypatch.context() as patch,
-        ):
-            make = functools.partial(replica, servers.addresses, **options)
-            patch.setattr(
-                "skest.estimators.estimator.LONE", ContextVar("test", default=make)
-            )
-            return train()
-
-    return run
 
 
 def assert_same(found, expected):
@@ -321,7 +298,7 @@ def test_training_goes_on_from_a_checkpoint_with_other_servers(served, tmp_path)
         config = RunConfig(random_seed=3, model_dir=directory)
         estimator = Estimator(dense_model("adam"), config=config)
         train = functools.partial(estimator.train, input_fn, steps=4)
-        return served(num_ps, train, directory).checkpoint
+        return served(num_ps, train).checkpoint
 
     train(tmp_path / "a", 0)
     expected = train(tmp_path / "a", 0)

@@ -2,7 +2,6 @@
 """Tables in servers: what is fetched of them, when, and what is refused."""
 
 import functools
-from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -12,17 +11,14 @@ from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.distributed.ps import rows as remote_rows
-from skest.distributed.ps.elsewhere import LazyZeros, TablesElsewhere
-from skest.distributed.ps.rows import RemoteRows
+from skest.distributed.ps.rows import LazyZeros, RemoteRows, TablesElsewhere
 from skest.distributed.ps.variables import Variables
-from skest.distributed.testing import LocalServers
 from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
 from skest.feature_columns import categorical_column_with_identity as identity
 from skest.feature_columns.lookup import bring_rows, row_table
 from skest.heads.sampled_softmax import ClassTable, sampled_logits
 from skest.inputs import ArrayDataset
 from skest.optimizers.row_sparse import RowSparse
-from tests.distributed._training import replica
 from tests.distributed.test_exactness import assert_same, squared_error
 
 N_IDS, N_ROWS = 60, 64
@@ -126,14 +122,9 @@ def input_fn():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_all_readers_see_the_rows_of_the_servers(monkeypatch, name):
-    with LocalServers(2) as servers, monkeypatch.context() as patch:
-        make = functools.partial(replica, servers.addresses)
-        patch.setattr(
-            "skest.estimators.estimator.LONE", ContextVar("test", default=make)
-        )
-        found = trained(NETWORKS[name])
-    assert_same(found, trained(NETWORKS[name]))
+def test_all_readers_see_the_rows_of_the_servers(served, name):
+    train = functools.partial(trained, NETWORKS[name])
+    assert_same(served(2, train), train())
 
 
 class Ones:

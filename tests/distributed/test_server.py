@@ -34,18 +34,6 @@ def trainers():
         trainer.close()
 
 
-def state_of(trainer):
-    """Return what servers have: the table, and the dense vector."""
-    _, parts = trainer.client.snapshot(["dense", "table"])
-    parts, num_ps = list(parts), len(trainer.client.addresses)
-    table = torch.empty(trainer.network.table.weight.shape)
-    dense = None
-    for ps, part in enumerate(parts):
-        table[ps::num_ps] = part.tensors["variable:table.weight"]
-        dense = part.tensors.get("variable:dense", dense)
-    return table, dense
-
-
 @pytest.mark.parametrize("num_ps", [1, 3])
 def test_every_update_of_every_worker_counts_once(trainers, num_ps):
     n_workers, n_steps = 3, 20
@@ -65,7 +53,8 @@ def test_every_update_of_every_worker_counts_once(trainers, num_ps):
         for thread in threads:
             thread.join(60)
         total = n_workers * n_steps
-        table, dense = state_of(chief)
+        values = chief.values()
+        table, dense = values["table.weight"], values["dense"]
         counts = IDS.bincount(minlength=7)[:, None].expand(7, 2)
         assert dense.tolist() == [total] * 3
         assert torch.equal(table, counts * total)
@@ -87,10 +76,9 @@ def test_variables_are_given_once(trainers):
     [
         Message(99),
         Message(Op.COMMIT),
-        Message(Op.FETCH, control={"tensor": 0, "start": 0, "size": 1}),
-        Message(Op.WRITE),
+        Message(Op.FETCH, control={"name": "a", "first": 0, "n": 1}),
+        Message(Op.PUT, control={"name": "a", "first": 0, "n": 1}),
         Message(Op.INIT, control={"tensors": [["a", "what", [1]]], "optimizers": []}),
-        Message(Op.RESTORE, control={"directory": "../elsewhere"}),
         Message(Op.PULL, number=Pull.NOW, payload=[torch.tensor([1 << 40])]),
         Message(Op.PULL, number=Pull.NOW, payload=[torch.tensor([1, 99])]),
         Message(Op.PUSH, payload=[torch.zeros(3, dtype=torch.uint8)]),
@@ -239,7 +227,7 @@ def test_an_error_of_an_update_refuses_the_next_request(trainers, monkeypatch, c
         with pytest.raises(RefusedError, match="RuntimeError: no such step"):
             bad.client.ask(0, Message(Op.BYE))
         good.step(IDS)
-        assert state_of(good)[1].tolist() == [2.0] * 3
+        assert good.values()["dense"].tolist() == [2.0] * 3
     assert "An update by worker 1 failed: RuntimeError: no such step" in caplog.text
 
 
