@@ -26,7 +26,7 @@ from skest.distributed.job import write_job
 from skest.distributed.processes import TASK, Processes
 from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
-from skest.distributed.shared_memory import SharedMemoryReplica
+from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
 from skest.engine.loop import INPUT_ENDED, move_to_step
 from skest.engine.replica import Replica
 from skest.hooks.base import Run
@@ -206,8 +206,9 @@ class SharedMemoryChief(SharedMemoryReplica):
     def begin(self, run: Run) -> None:
         """Move the variables into the memory, and start the other processes."""
         super().begin(run)
-        open_part = functools.partial(_open_memory, self._strategy.num_workers)
-        self._workers.start(run, open_part, (self.file.fileno(),))
+        n, memory = self._strategy.num_workers, self.memory
+        open_part = functools.partial(_open_memory, n, memory.layout)
+        self._workers.start(run, open_part, (memory.file.fileno(),))
 
     def steps_taken(self, run: Run) -> int:
         """Count a step, and return how many all have taken."""
@@ -350,8 +351,11 @@ def local_context(num_workers: int, index: int) -> InputContext | None:
     return InputContext(num_workers, index) if num_workers > 1 else None
 
 
-def _open_memory(num_workers: int, index: int, files: list[int]) -> Replica:
-    return SharedMemoryReplica(index, num_workers, os.fdopen(files[0], "r+b"))
+def _open_memory(
+    num_workers: int, layout: Any, index: int, files: list[int]
+) -> Replica:
+    memory = SharedTensors(os.fdopen(files[0], "r+b"), layout)
+    return SharedMemoryReplica(index, num_workers, memory)
 
 
 def _open_session(
