@@ -188,12 +188,6 @@ def test_an_end_that_is_gone_or_silent_is_lost(opened):
         connect("127.0.0.1:1", WORKER, None, SECONDS)
 
 
-def test_a_message_larger_than_the_limit_is_not_sent(opened):
-    client, _ = opened()
-    with pytest.raises(WireError, match="larger than the other side takes"):
-        client.send(Message(Op.PUT, payload=[torch.empty(LIMIT, dtype=torch.uint8)]))
-
-
 def test_where_a_server_listens(monkeypatch):
     monkeypatch.delenv("SKEST_WITHOUT_SECRET", raising=False)
     own = socket.gethostbyname(socket.gethostname())

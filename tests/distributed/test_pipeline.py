@@ -69,15 +69,6 @@ def test_values_are_those_before_the_last_update(num_ps):
         trainer.close()
 
 
-def test_what_came_for_another_batch_is_dropped():
-    with LocalServers() as servers:
-        trainer = Trainer(servers.addresses).initialize().begin()
-        trainer.exchange.pull_ahead(IDS[1])
-        trainer.step(IDS[0])
-        assert trainer.exchange.staleness == 0
-        trainer.close()
-
-
 class Steps(Hook):
     def __init__(self):
         self.steps, self.ended = [], 0
@@ -107,24 +98,6 @@ def test_training_ends_where_it_should(served, steps):
     assert kept[0].global_step == n_steps
     position = kept[0].input_position
     assert position is None or position["batches"] == n_steps
-
-
-def test_an_error_of_the_input_comes_behind_the_batches_before_it(served):
-    hook = Steps()
-
-    def fn():
-        x, y = data()
-        yield x[:8], y[:8]
-        yield x[8:16], y[8:16]
-        raise OSError("the file is gone")
-
-    def train():
-        estimator = Estimator(plain_model)
-        with pytest.raises(OSError, match="the file is gone"):
-            estimator.train(fn, hooks=[hook])
-
-    served(2, train, pipeline=1)
-    assert hook.steps == [1, 2]
 
 
 @pytest.mark.parametrize("bound", [0, 2])

@@ -7,11 +7,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.distributed.ps import rows as remote_rows
-from skest.distributed.ps.rows import LazyZeros, RemoteRows, TablesElsewhere
+from skest.distributed.ps.rows import (
+    LazyZeros,
+    RemoteRows,
+    TablesElsewhere,
+    distinct_rows,
+)
 from skest.distributed.ps.variables import Variables
 from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
 from skest.feature_columns import categorical_column_with_identity as identity
@@ -143,18 +150,6 @@ class Ones:
             self.rows.put(number, ids, torch.ones(len(ids), *shape, dtype=dtype))
 
 
-def test_rows_that_come_ahead_are_fetched_once_for_all_readers():
-    network = TwoModules()
-    servers = Ones(network)
-    batches = [{k: torch.tensor([[i], [j]]) for k in "ab"} for i, j in [(1, 2), (3, 4)]]
-    for features in batches:
-        wanted = servers.rows.wanted(features)
-        servers.rows.begin_step(wanted)
-        servers.fetch(wanted.rows)
-        network(features)
-    assert servers.fetched == [[1, 2], [3, 4]]
-
-
 def test_ids_that_change_after_they_were_found():
     network = nn.Embedding(9, 2, sparse=True)
     servers = Ones(network)
@@ -248,3 +243,46 @@ def test_a_worker_draws_no_tables_of_columns(monkeypatch):
             assert not values.any()
         else:
             assert torch.equal(values, expected.state_dict()[name])
+
+
+# Rows of several tables, each once
+
+SIZES = [5, 3, 4]
+STARTS = [0, 5, 8, 12]
+# Of two tables rows are alike, and one behind the other.
+SHAPES = [(2,), (2,), ()]
+
+
+@given(st.data())
+def test_tables_together_are_what_each_is_alone(data):
+    numbers = data.draw(st.lists(st.sampled_from(range(3)), unique=True, min_size=1))
+    ids, values = {}, []
+    for n in sorted(numbers):
+        drawn = data.draw(st.lists(st.integers(0, SIZES[n] - 1), max_size=6))
+        ids[n] = torch.tensor(drawn, dtype=torch.int64)
+        values.append(torch.randn(len(drawn), *SHAPES[n]))
+    scratch = torch.full((12,), 77, dtype=torch.int32)
+    found = distinct_rows(ids, STARTS, scratch)
+    sums = found.summed(values)
+    for own, kept, total, value in zip(
+        ids.values(), found.ids, sums, values, strict=True
+    ):
+        assert sorted(kept.tolist()) == sorted(set(own.tolist()))
+        expected = torch.zeros(5, *value.shape[1:]).index_add_(0, own, value)
+        assert torch.equal(total, expected[kept])
+
+
+def test_what_is_known_is_returned_for_the_same_ids_only():
+    ids = {0: torch.tensor([4, 1, 4]), 1: torch.tensor([1])}
+    scratch = torch.zeros(12, dtype=torch.int32)
+    known = distinct_rows(ids, STARTS, scratch)
+    assert distinct_rows(ids, STARTS, scratch, known) is known
+    for other in (
+        {0: torch.tensor([4, 1, 4])},
+        {0: torch.tensor([4, 1, 3]), 1: torch.tensor([1])},
+        {0: torch.tensor([4, 1, 4]), 2: torch.tensor([1])},
+        {0: ids[0], 1: ids[1], 2: torch.tensor([], dtype=torch.int64)},
+    ):
+        found = distinct_rows(other, STARTS, scratch, known)
+        assert found is not known
+        assert found.given == [len(of_table) for of_table in other.values()]

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
-from skest import feature_columns as fc
+from skest import DNNClassifier, RunConfig
 from skest.distributed import SharedMemory
 from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
 from skest.engine.loop import train_step
@@ -124,14 +123,6 @@ def test_the_global_step_is_the_sum_and_begins_at_that_of_the_checkpoint():
     assert worker.steps_taken(other) == chief.global_step == 43
 
 
-def test_a_restarted_process_goes_on_counting():
-    (chief, worker), runs = pair()
-    worker.steps_taken(runs[1])
-    again = SharedMemoryReplica(1, 2, chief.memory)
-    again.begin(make_run())
-    assert again.steps_taken(make_run()) == 2
-
-
 def test_all_stop_when_the_chief_asks():
     (chief, worker), runs = pair()
     worker.steps_taken(runs[1])
@@ -165,14 +156,6 @@ def test_buffers_begin_alike_and_then_belong_to_each_process():
     assert [name for name in ours if not torch.equal(ours[name], theirs[name])] == []
     ours["saved"].fill_(7)
     assert (theirs["saved"] != 7).all()
-
-
-def test_buffers_of_other_shapes_are_left_alone():
-    chief = SharedMemoryReplica(0, 2)
-    chief.begin(make_run(network=Drawn))
-    other = make_run(network=lambda: Drawn(n_rows=3))
-    SharedMemoryReplica(1, 2, chief.memory).begin(other)
-    assert other.network.rows.tolist() == [3, 3, 3]
 
 
 def test_another_network_is_refused():
@@ -229,11 +212,6 @@ def test_what_is_written_apart_shares_no_cache_line_and_steps_are_side_by_side()
     assert stores["0:a/step"] == stores["0:b/step"] != stores["1:a/step"]
 
 
-def test_there_is_no_memory_before_the_beginning():
-    with pytest.raises(RuntimeError, match="has not begun"):
-        _ = SharedMemoryReplica(0, 2).memory
-
-
 def variables(model):
     core = model.estimator_
     return {name: core.get_variable_value(name) for name in core.get_variable_names()}
@@ -264,28 +242,6 @@ def test_one_worker_is_a_local_training_bit_for_bit(optimizer, execution):
         )
 
     ours, theirs = (variables(fitted(c, make)) for c in (ONE_WORKER, RunConfig()))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        np.testing.assert_array_equal(ours[name], theirs[name])
-
-
-def test_one_worker_trains_wide_and_deep_bit_for_bit():
-    rng = np.random.default_rng(0)
-    words = fc.categorical_column_with_hash_bucket("word", 500)
-    X = {"word": rng.integers(0, 300, 400).astype(str), "x": rng.normal(size=400)}
-    y = rng.integers(0, 2, 400)
-    models = [
-        DNNLinearCombinedClassifier(
-            (8,),
-            linear_feature_columns=[words],
-            dnn_feature_columns=[fc.numeric_column("x"), fc.embedding_column(words, 4)],
-            max_iter=4,
-            random_state=0,
-            config=config,
-        ).fit(X, y)
-        for config in (ONE_WORKER, RunConfig())
-    ]
-    ours, theirs = map(variables, models)
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])

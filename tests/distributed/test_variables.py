@@ -145,8 +145,8 @@ def reader(*tensors):
     [
         ([-7, 0], r"names \[-7, 0\] rows of tables, of which parameter server 0 has"),
         ([5, 0, *[0] * 5], r"has \[4, 4\]; each may be named once"),
-        ([1, 1, 3, 4], r"not have, of 'b.weight' \(it has 4\)\."),
-        ([1, 0, -1], r"server 0 does not have, of 'a.weight' \(it has 4\)"),
+        ([1, 1, 3, 4], r"does not have: its tables have \[4, 4\]\."),
+        ([1, 0, -1], r"server 0 does not have: its"),
     ],
 )
 def test_rows_that_a_server_does_not_have_are_refused(numbers, match):
@@ -158,18 +158,3 @@ def test_rows_that_a_server_does_not_have_are_refused(numbers, match):
         with pytest.raises(WireError, match=match):
             shard.gradients(reader(torch.tensor(numbers), torch.ones(64)))
     assert all(map(torch.equal, network.parameters(), before))
-
-
-def test_an_update_that_fails_leaves_nothing_to_the_next_one(monkeypatch):
-    network, shard = shard_of_two_tables()
-    rows = torch.sparse_coo_tensor([[3]], torch.ones(1, 2), (4, 2), is_coalesced=True)
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
-        patch.setattr(torch.optim.SGD, "step", _raise)
-        shard.update({"a.weight": rows})
-    before = network["a"].weight.detach().clone()
-    shard.update({"b.weight": rows})
-    assert torch.equal(network["a"].weight, before)
-
-
-def _raise(*args):
-    raise MemoryError

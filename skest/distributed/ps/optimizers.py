@@ -232,16 +232,9 @@ class Shard:
         limits = self._limits.repeat_interleave(torch.tensor(counts))
         found = ids.split(counts)
         if ((ids < 0) | (ids >= limits)).any():
-            beyond = [
-                f"{v.name!r} (it has {n_rows})"
-                for v, own, n_rows in zip(
-                    self._tables, found, self._n_rows, strict=True
-                )
-                if len(own) and not 0 <= int(own.min()) <= int(own.max()) < n_rows
-            ]
             raise WireError(
-                f"A message has rows that parameter server {self.ps} does not have, of "
-                f"{', '.join(beyond)}."
+                f"A message has rows that parameter server {self.ps} does not have: its "
+                f"tables have {self._n_rows}."
             )
         return found
 
