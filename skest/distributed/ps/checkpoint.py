@@ -216,8 +216,8 @@ def join(found: Snapshot, own: Checkpoint, others: Mapping[str, str]) -> Checkpo
     random = {k: t for k, t in own.optimizer.items() if k.startswith(_OF_THIS_PROCESS)}
     slots = {k: t for k, t in found.tensors.items() if not k.startswith(prefix)}
     descriptions = []
-    for i, described_ in enumerate(own.scalars["optimizers"]):
-        merged: dict[str, Any] = {**described_, "slots": {}, "values": {}}
+    for i, options in enumerate(own.scalars["optimizers"]):
+        merged: dict[str, Any] = {**options, "slots": {}, "values": {}}
         for part in found.optimizers:
             for key in ("slots", "values"):
                 merged[key] |= part[i][key]
