@@ -5,7 +5,6 @@ The calling process is the chief. It starts the others when the model is built, 
 them when the training does, however that is.
 """
 
-import contextlib
 import functools
 import logging
 import os
@@ -129,11 +128,10 @@ class Workers:
         max_steps: int | None,
     ) -> None:
         self.processes = Processes()
-        self._work, self._n = work, strategy.num_workers
+        self._n = strategy.num_workers
         self._steps, self._max_steps = steps, max_steps
-        self._files = contextlib.ExitStack()
         # Written at once, so that what can't be sent is told before the model is built.
-        self._job = self._files.enter_context(write_job(train_part, work))
+        self._job = write_job(train_part, work)
 
     def start(
         self, run: Run, open_part: Callable[..., Replica], files: tuple[int, ...] = ()
@@ -185,7 +183,7 @@ class Workers:
     def close(self) -> None:
         """End all processes."""
         self.processes.close()
-        self._files.close()
+        self._job.close()
 
 
 class SharedMemoryChief(SharedMemoryReplica):
