@@ -139,7 +139,6 @@ class ParameterServer:
             Seconds that tasks have to close their sessions themselves.
         """
         self._stopped.set()
-        self.members.dismiss()
         polite = time.monotonic() + farewell
         while time.monotonic() < polite and self._sessions:
             time.sleep(_GLANCE / 10)
@@ -212,16 +211,11 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        is_ahead = request.number == Pull.AHEAD
-        if (
-            self.ps == 0
-            and request.number
-            and self.members.must_wait(peer, int(is_ahead))
-        ):
-            if not is_ahead:  # to wait would hold up the gradients behind this request
-                # Who hears nothing for as long as its timeout takes this for lost.
-                self.members.wait_for_others(peer, self._timeout / 2)
-            # Other servers did not wait: what they answered is from before that.
+        n_ahead = int(request.number == Pull.AHEAD)
+        is_step = self.ps == 0 and request.number
+        if is_step and self.members.must_wait(peer, n_ahead):
+            # It asks again: to wait here would hold up gradients behind this request,
+            # and the other servers answered from before that.
             return self.reply(Status.LATER)
         with self._lock if self.use_locking else contextlib.nullcontext():
             # Counted first: who does not wait may be given a part of the next update.
