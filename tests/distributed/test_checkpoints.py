@@ -106,6 +106,7 @@ def test_a_slot_that_a_server_has_not_made_yet_is_zero():
     with LocalServers(2) as servers:
         trainer = Trainer(servers.addresses, make=make).initialize().begin()
         trainer.step(torch.tensor([0, 1]))
+        trainer.values()  # behind the update
         (optimizer,) = servers.servers[1]._shard._optimizers
         optimizer.inner.state.clear()
         kinds = ["dense", "table"]
