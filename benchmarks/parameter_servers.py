@@ -32,12 +32,13 @@ from torch import nn
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore
+from skest.distributed.ps.checkpoint import state_of, upload
 from skest.distributed.ps.client import PSClient
 from skest.distributed.ps.connection import Peer, Session
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import Message, Op
 from skest.distributed.ps.server import ParameterServer
-from skest.distributed.ps.variables import Variables, split
+from skest.distributed.ps.variables import Variables
 from skest.distributed.ps.worker import AsyncReplica
 from skest.hooks.base import Run
 
@@ -46,21 +47,21 @@ _LATENCY = 0.010
 _SECONDS = 2.0
 
 
-def _serve(addresses: Any, ps: int, model_dir: str | None) -> None:
+def _serve(addresses: Any, ps: int) -> None:
     torch.set_num_threads(1)
-    server = ParameterServer("127.0.0.1:0", ps, model_dir=model_dir)
+    server = ParameterServer("127.0.0.1:0", ps)
     server.start()
     addresses.put(server.address)
     server.wait()
 
 
 @contextmanager
-def served(num_ps: int = 1, model_dir: str | None = None) -> Iterator[list[str]]:
+def served(num_ps: int = 1) -> Iterator[list[str]]:
     """Yield the addresses of servers in processes of their own."""
     addresses, processes = [], []
     for ps in range(num_ps):
         queue = _SPAWN.Queue()
-        processes.append(_SPAWN.Process(target=_serve, args=(queue, ps, model_dir)))
+        processes.append(_SPAWN.Process(target=_serve, args=(queue, ps)))
         processes[-1].start()
         addresses.append(queue.get())
     yield addresses
@@ -82,8 +83,8 @@ class Worker:
         self.client = PSClient(addresses, Peer("worker", index))
         self.client.connect()
         if index == 0:
-            parts = split(self.variables, network, [self.optimizer])
-            self.client.initialize(self.variables, parts, 0)
+            state = state_of(self.variables, network, [self.optimizer])
+            upload(self.client, self.variables, state, 0)
         self.exchange = Exchange(self.client, network, [self.optimizer], self.variables)
 
     def step(self, features: Any, following: Any = None) -> None:
@@ -229,7 +230,7 @@ def _status(name: str) -> int:
 
 def memory() -> None:
     """Save 1e6 rows of 16 values with Adagrad in 2 servers: 128 MB."""
-    with tempfile.TemporaryDirectory() as directory, served(2, directory) as addresses:
+    with tempfile.TemporaryDirectory() as directory, served(2) as addresses:
         _save(addresses, directory)
 
 
@@ -258,7 +259,7 @@ def _save(addresses: list[str], directory: str) -> None:
     )
     replica.begin(run)
     saved = _peak_of(run.save_checkpoint)
-    print(f"servers write: {saved:7.1f} MB at the chief", flush=True)
+    print(f"to a directory: {saved:7.1f} MB at the chief", flush=True)
     gathered = _peak_of(run.capture_checkpoint)
     print(f"in memory: {gathered:7.1f} MB at the chief", flush=True)
     n_bytes = sum(f.stat().st_size for f in Path(directory).rglob("*.safetensors"))

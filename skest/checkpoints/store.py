@@ -21,14 +21,10 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from torch import Tensor
-
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import (
     FORMAT,
     STATE,
-    ShardedCheckpoint,
-    StoredTensor,
     is_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -51,13 +47,8 @@ class MemoryStore:
         self._checkpoint = checkpoint
         self._stop_reason: str | None = None
 
-    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+    def save(self, checkpoint: Checkpoint) -> None:
         """Keep `checkpoint` in place of the one before, and make it the latest."""
-        if isinstance(checkpoint, ShardedCheckpoint):
-            raise TypeError(
-                "A ShardedCheckpoint is written to a directory; set 'model_dir', or "
-                "gather a Checkpoint."
-            )
         self._checkpoint, self._stop_reason = checkpoint, None
 
     def latest(self) -> Checkpoint | None:
@@ -116,7 +107,7 @@ class DirectoryStore:
         self._keep_best = keep_best
         self._clock = clock
 
-    def save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+    def save(self, checkpoint: Checkpoint) -> None:
         """Write `checkpoint`, point to it and delete what is not to be kept.
 
         Raises
@@ -131,7 +122,7 @@ class DirectoryStore:
         with explained(f"{what}{str(self.model_dir)!r}", advice):
             self._save(checkpoint)
 
-    def _save(self, checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+    def _save(self, checkpoint: Checkpoint) -> None:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         step, present = checkpoint.global_step, self._entries()
         name = write_directory(
@@ -206,17 +197,14 @@ class DirectoryStore:
             return {entry["name"] for entry in entries}
         return {path.name for path in self._ranked(rule, results)[: rule.number]}
 
-    def latest(
-        self, take: Callable[[StoredTensor], Tensor] = StoredTensor.whole
-    ) -> Checkpoint | None:
+    def latest(self) -> Checkpoint | None:
         """Read the newest checkpoint, or return None.
 
-        Another process may replace and delete checkpoints meanwhile. `take` is that of
-        `skest.checkpoints.format.read_checkpoint`.
+        Another process may replace and delete checkpoints meanwhile.
         """
         while (version := self.version()) is not None:
             try:
-                checkpoint = read_checkpoint(version[0], take)
+                checkpoint = read_checkpoint(version[0])
             except ValueError:
                 if self.version() == version:
                     raise

@@ -301,6 +301,11 @@ def task_from_env(environ: Mapping[str, str] = os.environ) -> TaskConfig:
     return TaskConfig()
 
 
+def secret_of_cluster() -> str | None:
+    """Return the environment variable ``SKEST_SECRET``; None if it is empty or not set."""
+    return os.environ.get("SKEST_SECRET") or None
+
+
 def _addresses(job: Any, tasks: Any) -> tuple[str, ...]:
     if not isinstance(job, str) or not job:
         raise TypeError(f"A job of a cluster must be a non-empty string; got {job!r}.")

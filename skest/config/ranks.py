@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Ranks`: numbered tasks as torchrun and SLURM start them, and their addresses."""
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain, islice, product, repeat
+from itertools import chain, islice, repeat
 
 _PORT = 2222
 _INSTEAD = "Describe the cluster in SKEST_CONFIG instead if it is not like that."
@@ -77,7 +76,7 @@ def slurm_ranks(environ: Mapping[str, str]) -> Ranks:
     num_ps, port = _num_ps(environ, n_tasks, "SLURM_NTASKS"), _port(environ)
     nodes = expand_nodes(_of_step(environ, "JOB_NODELIST", "STEP_NODELIST"))
     counts = _of_step(environ, "TASKS_PER_NODE", "STEP_TASKS_PER_NODE")
-    hosts = hosts_of_tasks(nodes, n_tasks, counts or None)
+    hosts = hosts_of_tasks(nodes, n_tasks, counts)
     first: dict[str, int] = {}
     local = [rank - first.setdefault(host, rank) for rank, host in enumerate(hosts)]
     told = _integer(environ, "SLURM_LOCALID", 0, default=local[own])
@@ -136,7 +135,6 @@ def _integer(
 _MOST_HOSTS = 2**16  # about as many nodes as SLURM manages
 # Commas in brackets divide ranges, all others divide names.
 _NAME = re.compile(r"(?:[^\[\],\s]|\[[^\[\]]*\])+")
-_BRACKETS = re.compile(r"\[(.*?)\]")
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _COUNT = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
 
@@ -174,13 +172,36 @@ def expand_nodes(text: str) -> list[str]:
             "A list of SLURM nodes (SLURM_JOB_NODELIST) must be names with ranges in "
             f"brackets, such as 'node[01-03,7],login1'; got {text!r}."
         )
-    hosts: list[str] = []
-    for name in names:
-        hosts += _expand_name(name, _MOST_HOSTS - len(hosts))
+    hosts = list(islice(chain.from_iterable(map(_expanded, names)), _MOST_HOSTS + 1))
+    if len(hosts) > _MOST_HOSTS:
+        raise ValueError(
+            f"A list of SLURM nodes must have at most {_MOST_HOSTS} hosts; {text!r} has "
+            "more."
+        )
     return hosts
 
 
-def hosts_of_tasks(nodes: list[str], n_tasks: int, counts: str | None) -> list[str]:
+def _expanded(name: str) -> Iterator[str]:
+    """Yield the hosts of one name; numbers of the last brackets change fastest."""
+    before, bracket, rest = name.partition("[")
+    if not bracket:
+        yield name
+        return
+    inside, _, after = rest.partition("]")
+    for part in inside.split(","):
+        match = _RANGE.fullmatch(part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or last < first:
+            raise ValueError(
+                "A range of SLURM nodes must be a number or two in ascending order, such "
+                f"as '7' or '01-03'; got {part!r}."
+            )
+        for number in range(first, last + 1):
+            for end in _expanded(after):
+                yield f"{before}{number:0{len(match[1])}}{end}"
+
+
+def hosts_of_tasks(nodes: list[str], n_tasks: int, counts: str) -> list[str]:
     """Return the host of every task, if the first tasks are on the first host.
 
     Parameters
@@ -189,8 +210,8 @@ def hosts_of_tasks(nodes: list[str], n_tasks: int, counts: str | None) -> list[s
         The hosts.
     n_tasks : int
         Number of tasks.
-    counts : str or None
-        Tasks of every host, as in ``SLURM_TASKS_PER_NODE``; None is as even as can be.
+    counts : str
+        Tasks of every host, as in ``SLURM_TASKS_PER_NODE``.
 
     Returns
     -------
@@ -207,9 +228,6 @@ def hosts_of_tasks(nodes: list[str], n_tasks: int, counts: str | None) -> list[s
     >>> hosts_of_tasks(["a", "b", "c"], 5, "2(x2),1")
     ['a', 'a', 'b', 'b', 'c']
     """
-    if counts is None:
-        fewest, rest = divmod(n_tasks, len(nodes))
-        return [n for i, n in enumerate(nodes) for _ in range(fewest + (i < rest))]
     matches = [_COUNT.fullmatch(part) for part in counts.split(",")]
     if not all(matches):
         raise ValueError(
@@ -225,31 +243,3 @@ def hosts_of_tasks(nodes: list[str], n_tasks: int, counts: str | None) -> list[s
             "tasks with srun, or describe the cluster in SKEST_CONFIG."
         )
     return [n for n, number in zip(nodes, numbers, strict=True) for _ in range(number)]
-
-
-def _expand_name(name: str, most: int) -> list[str]:
-    """Return the hosts of one name; numbers of the last brackets change fastest."""
-    parts = _BRACKETS.split(name)  # every second one is what brackets hold
-    ranges = [[_as_range(one) for one in part.split(",")] for part in parts[1::2]]
-    if math.prod(sum(len(r) for r, _ in own) for own in ranges) > most:
-        raise ValueError(
-            f"A list of SLURM nodes must have at most {_MOST_HOSTS} hosts; {name!r} "
-            "makes them more."
-        )
-    numbers = [[f"{n:0{width}}" for r, width in own for n in r] for own in ranges]
-    return [
-        "".join(chain.from_iterable(zip(parts[::2], (*chosen, ""), strict=True)))
-        for chosen in product(*numbers)
-    ]
-
-
-def _as_range(text: str) -> tuple[range, int]:
-    """Return the numbers of a range such as "08-11", and how many digits they have."""
-    match = _RANGE.fullmatch(text)
-    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-    if match is None or last < first:
-        raise ValueError(
-            "A range of SLURM nodes must be a number or two in ascending order, such as "
-            f"'7' or '01-03'; got {text!r}."
-        )
-    return range(first, last + 1), len(match[1])

@@ -1,24 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What another process shall do: a function with arguments, in a file."""
 
+import contextlib
 import functools
-import inspect
-import json
 import mmap
 import os
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import cloudpickle
 
 from skest.core.files import explained
 
 _ALIGNMENT = 64  # bytes, for vector instructions
-_LENGTH = 8  # bytes of the number that the file begins with
-_DEEPEST = 8
+_LENGTH = 8  # bytes of the number that the file ends with
 
 
 def write_job(function: Callable[..., Any], arguments: Mapping[str, Any]) -> BinaryIO:
@@ -42,7 +40,7 @@ def write_job(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Bin
     Raises
     ------
     TypeError
-        If something can't be sent to another process; it says where that is.
+        If an argument can't be sent to another process.
 
     Examples
     --------
@@ -53,24 +51,37 @@ def write_job(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Bin
     8
     """
     buffers: list[pickle.PickleBuffer] = []
+    bound = functools.partial(function, **arguments)
     try:
-        body = cloudpickle.dumps(
-            functools.partial(function, **arguments),
-            protocol=5,
-            buffer_callback=buffers.append,
-        )
+        body = cloudpickle.dumps(bound, protocol=5, buffer_callback=buffers.append)
     except Exception as error:
-        raise TypeError(_explanation(arguments, error)) from error
-    parts = [memoryview(body), *(buffer.raw() for buffer in buffers)]
-    sizes = json.dumps([part.nbytes for part in parts]).encode()
-    offsets = _offsets(_LENGTH + len(sizes), [part.nbytes for part in parts])
-    file = anonymous_file(offsets[-1])
-    file.write(len(sizes).to_bytes(_LENGTH, "little") + sizes)
-    for part, offset in zip(parts, offsets, strict=False):
-        file.seek(offset)
+        names = [repr(n) for n, value in arguments.items() if not _can_be_sent(value)]
+        raise TypeError(
+            f"{' and '.join(names) or 'It'} can't be sent to the other processes of this "
+            f"training: {error}. Make what it holds inside the function that uses it, or "
+            "leave out 'train_distribute'."
+        ) from error
+    parts, spans, end = [buffer.raw() for buffer in buffers], [], 0
+    for part in parts:
+        start = end + -end % _ALIGNMENT
+        end = start + part.nbytes
+        spans.append((start, end))
+    index = pickle.dumps((body, spans))
+    file = anonymous_file(end + len(index) + _LENGTH)
+    for (start, _), part in zip(spans, parts, strict=True):
+        file.seek(start)
         file.write(part)
+    file.seek(end)
+    file.write(index + len(index).to_bytes(_LENGTH, "little"))
     file.flush()
     return file
+
+
+def _can_be_sent(value: Any) -> bool:
+    with contextlib.suppress(Exception):
+        cloudpickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
+        return True
+    return False
 
 
 def read_job(descriptor: int) -> Callable[..., Any]:
@@ -88,86 +99,18 @@ def read_job(descriptor: int) -> Callable[..., Any]:
         The function with its arguments bound. Arrays in them use the memory of the file
         until somebody writes to them, so that all readers share it.
     """
-    whole = memoryview(
-        mmap.mmap(descriptor, os.fstat(descriptor).st_size, access=mmap.ACCESS_COPY)
-    )
-    n_sizes = int.from_bytes(whole[:_LENGTH], "little")
-    sizes = json.loads(bytes(whole[_LENGTH : _LENGTH + n_sizes]))
-    offsets = _offsets(_LENGTH + n_sizes, sizes)
-    body, *buffers = (
-        whole[offset : offset + size]
-        for offset, size in zip(offsets, sizes, strict=False)
-    )
-    return pickle.loads(body, buffers=buffers)
-
-
-def _offsets(start: int, sizes: list[int]) -> list[int]:
-    """Return where parts of these sizes begin, and where the last one ends."""
-    offsets = []
-    for size in sizes:
-        start += -start % _ALIGNMENT
-        offsets.append(start)
-        start += size
-    return [*offsets, start]
-
-
-def _explanation(arguments: Mapping[str, Any], error: Exception) -> str:
-    """Say what can't be pickled, and through what it is reached."""
-    for name, value in arguments.items():
-        if not _can_be_sent(value):
-            path, culprit = _culprit(value, f"'{name}'", set(), _DEEPEST)
-            return (
-                f"{path} can't be sent to the other processes of this training: it is of "
-                f"type {type(culprit).__name__} ({error}). Make it inside the function "
-                "that uses it, or leave out 'train_distribute'."
-            )
-    return f"The training can't be sent to other processes: {error}"
-
-
-def _culprit(value: Any, path: str, seen: set[int], depth: int) -> tuple[str, Any]:
-    """Return the innermost part that can't be sent, and how it is reached."""
-    seen.add(id(value))
-    for name, part in _parts(value) if depth else ():
-        if id(part) not in seen and not _can_be_sent(part):
-            return _culprit(part, f"{name} of {path}", seen, depth - 1)
-    return path, value
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what an object refers to, with names for people."""
-    if isinstance(value, Mapping):
-        yield from ((f"item {key!r}", item) for key, item in value.items())
-    elif isinstance(value, list | tuple | set):
-        yield from ((f"element {i}", item) for i, item in enumerate(value))
-    elif isinstance(value, functools.partial):
-        yield "the function", value.func
-        yield "the arguments", [*value.args]
-        yield "the arguments", value.keywords
-    elif inspect.ismethod(value):
-        yield "the object", value.__self__
-    elif inspect.isfunction(value):
-        found = inspect.getclosurevars(value)
-        for names in (found.nonlocals, found.globals):
-            yield from ((f"variable {name!r}", item) for name, item in names.items())
-        yield "the defaults", [*(value.__defaults__ or ())]
-    elif hasattr(value, "__dict__") and not inspect.ismodule(value):
-        yield from ((f"attribute {n!r}", item) for n, item in vars(value).items())
-
-
-def _can_be_sent(value: Any) -> bool:
-    try:
-        cloudpickle.dumps(value, protocol=5, buffer_callback=lambda buffer: None)
-    except Exception:
-        return False
-    return True
+    size = os.fstat(descriptor).st_size
+    whole = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY))
+    n_bytes = int.from_bytes(whole[-_LENGTH:], "little")
+    body, spans = pickle.loads(whole[-_LENGTH - n_bytes : -_LENGTH])
+    return pickle.loads(body, buffers=[whole[start:end] for start, end in spans])
 
 
 _IN_MEMORY = Path("/dev/shm")
 _LEFT_FREE = 64 << 20  # bytes, for others
-_FIRST = 3  # descriptor
 
 
-def anonymous_file(size: int = 0) -> BinaryIO:
+def anonymous_file(size: int) -> BinaryIO:
     """Open a new file that no directory lists.
 
     It is gone when the last process that has it open ends, however it ends. Child
@@ -175,7 +118,7 @@ def anonymous_file(size: int = 0) -> BinaryIO:
 
     Parameters
     ----------
-    size : int, bytes, default=0
+    size : int, bytes
         Its size; that much room is taken at once.
 
     Returns
@@ -187,23 +130,19 @@ def anonymous_file(size: int = 0) -> BinaryIO:
     ------
     OSError
         If there is no room.
-
-    Examples
-    --------
-    >>> from skest.distributed.job import anonymous_file
-    >>> with anonymous_file(10) as file:
-    ...     file.seek(0, 2)
-    10
     """
-    in_memory = _IN_MEMORY.is_dir() and _free(_IN_MEMORY) >= size + _LEFT_FREE
-    directory = str(_IN_MEMORY) if in_memory else tempfile.gettempdir()
+    directory = tempfile.gettempdir()
+    if _IN_MEMORY.is_dir():
+        found = os.statvfs(_IN_MEMORY)
+        if found.f_bavail * found.f_frsize >= size + _LEFT_FREE:
+            directory = str(_IN_MEMORY)
     with explained(
         f"A training of several processes needs {size:,} bytes in {directory!r}",
         "Make room, or name another directory in the environment variable TMPDIR.",
     ):
-        file = _beside_standard_streams(tempfile.TemporaryFile(dir=directory))
+        file = cast(BinaryIO, tempfile.TemporaryFile(dir=directory))
         try:
-            if size and hasattr(os, "posix_fallocate"):
+            if hasattr(os, "posix_fallocate"):
                 # Writing to a mapped file that can't grow would kill the process.
                 os.posix_fallocate(file.fileno(), 0, size)
             file.truncate(size)
@@ -211,22 +150,3 @@ def anonymous_file(size: int = 0) -> BinaryIO:
             file.close()
             raise
     return file
-
-
-def _beside_standard_streams(file: IO[bytes]) -> BinaryIO:
-    """Return a file under a descriptor that is not used otherwise in a child process.
-
-    It may be one of those in a program that has closed them, as services do.
-    """
-    if file.fileno() >= _FIRST:
-        return cast(BinaryIO, file)
-    import fcntl  # not there on Windows
-
-    with file:
-        own = fcntl.fcntl(file.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST)
-    return os.fdopen(own, "w+b")
-
-
-def _free(directory: Path) -> int:
-    found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize

@@ -9,7 +9,7 @@ the script. Who it is, it reads from the environment variable ``SKEST_CONFIG``, 
 A task that dies is started again, the others go on; if it is a parameter server, all are
 started again, and go on from the last checkpoint. Ctrl-C reaches chief, workers and
 evaluator as if each was alone; a second one ends them at once. When the chief has ended,
-the training has: workers that go on nevertheless are ended.
+the training has: workers and servers that go on nevertheless are ended.
 """
 
 import argparse
@@ -22,17 +22,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
-from skest.distributed.ps.addresses import secret_of_cluster
+from skest.config.cluster import secret_of_cluster
 from skest.exceptions import TaskFailedError
 
 _SECONDS_IN_A_DAY = 86400
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_TO_END = 2.0  # after SIGTERM
-_SECONDS_FOR_SERVERS = 30.0  # to end, when nobody is left to serve
 _GLANCE = 0.05
 
 
@@ -52,21 +50,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     if not options.script.is_file():
         _parser().error(f"there is no script {str(options.script)!r}")
-    tasks = _tasks(local_cluster(options.workers, options.ps), options)
-    with _ended_by_sigterm():
-        try:
-            for task in tasks:
-                task.start()
-            _see_to(tasks, options)
-        except TaskFailedError as error:
-            print(error, file=sys.stderr)
-            return 1
-        except KeyboardInterrupt:
-            with contextlib.suppress(KeyboardInterrupt):
-                _let_save([task for task in tasks if not task.is_server])
-            return 130
-        finally:
-            _end(tasks)
+    tasks = _tasks(options)
+    # SIGTERM, which ends services and batch jobs, does what Ctrl-C does.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        for task in tasks:
+            task.start()
+        _see_to(tasks, options)
+    except TaskFailedError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        with contextlib.suppress(KeyboardInterrupt):
+            trainers = [task for task in tasks if task.kind != "ps"]
+            for task in trainers:
+                task.signal(signal.SIGINT)
+            _wait(trainers, _SECONDS_TO_SAVE)
+        return 130
+    finally:
+        _end(tasks)
+        signal.signal(signal.SIGTERM, before)
     return 0
 
 
@@ -75,27 +78,29 @@ class Task:
 
     Parameters
     ----------
-    name : str
-        Such as "worker-1".
+    kind, index : str, int
+        Type and number of the task.
     command : sequence of str
         Script and arguments.
     environ : dict of str to str
         What its environment has beside that of this process.
-    log : Path or None
-        File for its output; the next process goes on in the same one.
+    folder : Path or None
+        Where its output goes; the next process goes on in the same file.
     """
 
     def __init__(
         self,
-        name: str,
+        kind: str,
+        index: int,
         command: Sequence[str],
         environ: Mapping[str, str],
-        log: Path | None,
+        folder: Path | None,
     ) -> None:
-        self.name, self.is_server = name, name.startswith("ps-")
+        self.kind, self.name = kind, f"{kind}-{index}"
         self.n_starts = 0
         self.is_over = False  # whether it was ended
-        self._command, self._environ, self._log = command, environ, log
+        self._command, self._environ = command, environ
+        self._log = None if folder is None else folder / f"{self.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -124,83 +129,64 @@ class Task:
         """The exit status; None as long as it runs."""
         return None if self._process is None else self._process.poll()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended by itself, and not well."""
+        return self.status not in (None, 0) and not self.is_over
+
     def signal(self, number: int) -> None:
         """Send a signal to it, and to the processes that it has started."""
         if self._process is not None and self.status is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def how_it_ended(self) -> str:
-        """Say how, and where its last words are."""
+    def tell(self, what_follows: str, max_restarts: int) -> None:
+        """Say how it ended, and what follows; raise TaskFailedError if it is enough."""
         status = self.status or 0
         how = f"ended with exit status {status}"
         if status < 0:
             how = f"was killed by signal {-status}"
         words = "above" if self._log is None else f"in {str(self._log)!r}"
-        return f"{self.name} {how}; what it wrote is {words}"
+        told = f"{self.name} {how}; what it wrote is {words}"
+        if self.n_starts > max_restarts:
+            raise TaskFailedError(f"{told}, after {max_restarts} restarts.")
+        print(f"{told}; {what_follows}.", file=sys.stderr)
 
 
 def _see_to(tasks: Sequence[Task], options: argparse.Namespace) -> None:
     """Return when the training has ended; start again what dies before."""
-    servers = [task for task in tasks if task.is_server]
-    trainers = [task for task in tasks if not task.is_server]
-    workers = [task for task in trainers if task.name.startswith("worker-")]
-    chief_ended = all_ended = None
-    while any(task.status is None for task in tasks) or _failed(trainers):
+    chief, *_ = tasks
+    servers = [task for task in tasks if task.kind == "ps"]
+    trainers = [task for task in tasks if task.kind != "ps"]
+    chief_ended = None
+    while any(task.status is None for task in tasks) or any(
+        task.has_failed for task in trainers
+    ):
         # Servers first: the others fail because of them.
-        lost = [] if trainers[0].status == 0 else _failed(servers)
-        if lost:
-            _tell(lost[0], "all tasks are started again", options.max_restarts)
+        lost = [task for task in servers if task.has_failed]
+        if chief.status == 0:
+            chief_ended = chief_ended or time.monotonic()
+        elif lost:
+            lost[0].tell("all tasks are started again", options.max_restarts)
             _end(tasks)
             for task in tasks:
                 task.start()
-            chief_ended = all_ended = None
-        for task in _failed(trainers):
-            _tell(task, "it is started again", options.max_restarts)
-            task.start()
+            chief_ended = None
+        for task in trainers:
+            if task.has_failed:
+                task.tell("it is started again", options.max_restarts)
+                task.start()
         # Without servers, nothing tells how long a worker has to do.
-        if servers and chief_ended is None and trainers[0].status == 0:
-            chief_ended = time.monotonic()
-        if all_ended is None and all(
-            task.status is not None and (task.is_over or task.status == 0)
-            for task in trainers
-        ):
-            all_ended = time.monotonic()
-        _end_late(workers, chief_ended, options.grace, "the chief")
-        _end_late(servers, all_ended, _SECONDS_FOR_SERVERS, "all others")
+        if servers and chief_ended and time.monotonic() - chief_ended > options.grace:
+            late = [t for t in tasks if t.kind in ("worker", "ps") and t.status is None]
+            for task in late:
+                print(
+                    f"{task.name} did not end in {options.grace:g} s after the chief, "
+                    "and is ended.",
+                    file=sys.stderr,
+                )
+            _end(late)
         time.sleep(_GLANCE)
-
-
-def _failed(tasks: Iterable[Task]) -> list[Task]:
-    return [task for task in tasks if task.status not in (None, 0) and not task.is_over]
-
-
-def _tell(task: Task, what_follows: str, max_restarts: int) -> None:
-    """Say what follows from the death of a task; raise TaskFailedError if it is enough."""
-    if task.n_starts > max_restarts:
-        raise TaskFailedError(f"{task.how_it_ended()}, after {max_restarts} restarts.")
-    print(f"{task.how_it_ended()}; {what_follows}.", file=sys.stderr)
-
-
-def _end_late(
-    tasks: Sequence[Task], since: float | None, seconds: float, others: str
-) -> None:
-    """End tasks that have nothing left to do, and go on."""
-    late = [task for task in tasks if task.status is None]
-    if late and since is not None and time.monotonic() - since > seconds:
-        names = ", ".join(task.name for task in late)
-        print(
-            f"{names} did not end in {seconds:g} s after {others}, and is ended.",
-            file=sys.stderr,
-        )
-        _end(late)
-
-
-def _let_save(tasks: Sequence[Task]) -> None:
-    """Send what Ctrl-C sends, and wait."""
-    for task in tasks:
-        task.signal(signal.SIGINT)
-    _wait(tasks, _SECONDS_TO_SAVE)
 
 
 def _end(tasks: Sequence[Task]) -> None:
@@ -212,7 +198,7 @@ def _end(tasks: Sequence[Task]) -> None:
         _wait(tasks, _SECONDS_TO_END)
 
 
-def _wait(tasks: Sequence[Task], seconds: float) -> None:
+def _wait(tasks: Iterable[Task], seconds: float) -> None:
     end = time.monotonic() + seconds
     while any(task.status is None for task in tasks) and time.monotonic() < end:
         time.sleep(_GLANCE)
@@ -286,30 +272,23 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m skest.distributed.launch",
         description="Run a script as all tasks of a cluster on this machine.",
     )
-    parser.add_argument(
-        "--workers",
-        type=_at_least(1),
-        default=2,
-        help="tasks that train, the chief among them (default: 2)",
-    )
-    parser.add_argument(
-        "--ps", type=_at_least(0), default=1, help="parameter servers (default: 1)"
-    )
+    for name, minimum, default, text in (
+        ("--workers", 1, 2, "tasks that train, the chief among them"),
+        ("--ps", 0, 1, "parameter servers"),
+        ("--max-restarts", 0, 3, "how often each task may be restarted"),
+    ):
+        described = f"{text} (default: {default})"
+        kind = _at_least(minimum)
+        parser.add_argument(name, type=kind, default=default, help=described)
     parser.add_argument(
         "--evaluator", action="store_true", help="a task that evaluates checkpoints"
-    )
-    parser.add_argument(
-        "--max-restarts",
-        type=_at_least(0),
-        default=3,
-        help="how often each task may be restarted (default: 3)",
     )
     parser.add_argument(
         "--grace",
         type=_seconds,
         default=60.0,
-        help="with --ps: seconds that a worker has to end after the chief, before it is "
-        "ended (default: 60)",
+        help="with --ps: seconds that workers and servers have to end after the chief, "
+        "before they are ended (default: 60)",
     )
     parser.add_argument(
         "--log-dir",
@@ -343,40 +322,22 @@ def _seconds(text: str) -> float:
     return number
 
 
-def _tasks(cluster: dict[str, list[str]], options: argparse.Namespace) -> list[Task]:
+def _tasks(options: argparse.Namespace) -> list[Task]:
+    cluster = local_cluster(options.workers, options.ps)
     roles = [
-        (kind, index)
-        for kind, addresses in cluster.items()
-        for index in range(len(addresses))
+        (kind, i) for kind, of_kind in cluster.items() for i in range(len(of_kind))
     ]
-    if options.evaluator:
-        roles.append(("evaluator", 0))
+    roles += [("evaluator", 0)] * options.evaluator
     command = [str(options.script), *options.arguments]
     secret = secret_of_cluster() or secrets.token_hex()
-    folder = options.log_dir
     return [
         Task(
-            f"{kind}-{index}",
-            command,
+            *(kind, index, command),
             environ_of(cluster, kind, index, secret),
-            None if folder is None else folder / f"{kind}-{index}.log",
+            options.log_dir,
         )
         for kind, index in roles
     ]
-
-
-@contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM, which ends services and batch jobs, do what Ctrl-C does."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ The calling process is the chief. It starts the others when the model is built, 
 them when the training does, however that is.
 """
 
-import contextlib
 import functools
 import logging
 import os
@@ -26,7 +25,7 @@ from skest.distributed.job import write_job
 from skest.distributed.processes import TASK, Processes
 from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
-from skest.distributed.shared_memory import SharedMemoryReplica
+from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
 from skest.engine.loop import INPUT_ENDED, move_to_step
 from skest.engine.replica import Replica
 from skest.hooks.base import Run
@@ -129,11 +128,10 @@ class Workers:
         max_steps: int | None,
     ) -> None:
         self.processes = Processes()
-        self._work, self._n = work, strategy.num_workers
+        self._n = strategy.num_workers
         self._steps, self._max_steps = steps, max_steps
-        self._files = contextlib.ExitStack()
         # Written at once, so that what can't be sent is told before the model is built.
-        self._job = self._files.enter_context(write_job(train_part, work))
+        self._job = write_job(train_part, work)
 
     def start(
         self, run: Run, open_part: Callable[..., Replica], files: tuple[int, ...] = ()
@@ -185,7 +183,7 @@ class Workers:
     def close(self) -> None:
         """End all processes."""
         self.processes.close()
-        self._files.close()
+        self._job.close()
 
 
 class SharedMemoryChief(SharedMemoryReplica):
@@ -206,8 +204,9 @@ class SharedMemoryChief(SharedMemoryReplica):
     def begin(self, run: Run) -> None:
         """Move the variables into the memory, and start the other processes."""
         super().begin(run)
-        open_part = functools.partial(_open_memory, self._strategy.num_workers)
-        self._workers.start(run, open_part, (self.file.fileno(),))
+        n, memory = self._strategy.num_workers, self.memory
+        open_part = functools.partial(_open_memory, n, memory.layout)
+        self._workers.start(run, open_part, (memory.file.fileno(),))
 
     def steps_taken(self, run: Run) -> int:
         """Count a step, and return how many all have taken."""
@@ -269,7 +268,6 @@ class ServedChief(AsyncReplica):
         strategy = self._strategy
         options = {
             "secret": self._make_part.keywords["secret"],
-            "model_dir": run.model_dir,
             "lease": strategy.lease,
             "max_staleness": strategy.max_staleness,
             "use_locking": strategy.use_locking,
@@ -351,8 +349,11 @@ def local_context(num_workers: int, index: int) -> InputContext | None:
     return InputContext(num_workers, index) if num_workers > 1 else None
 
 
-def _open_memory(num_workers: int, index: int, files: list[int]) -> Replica:
-    return SharedMemoryReplica(index, num_workers, os.fdopen(files[0], "r+b"))
+def _open_memory(
+    num_workers: int, layout: Any, index: int, files: list[int]
+) -> Replica:
+    memory = SharedTensors(os.fdopen(files[0], "r+b"), layout)
+    return SharedMemoryReplica(index, num_workers, memory)
 
 
 def _open_session(

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from skest.config.cluster import secret_of_cluster
 from skest.core.checks import check_integer, check_positive
 from skest.distributed.launch import environ_of
-from skest.distributed.ps.addresses import secret_of_cluster
 from skest.distributed.task import run_script
 from skest.exceptions import PeerLostError, TaskFailedError
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from skest.config.cluster import secret_of_cluster
 from skest.config.run_config import RunConfig
 from skest.config.strategies import AsyncParameterServer, DataParallel, LocalSGD
 from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.local import Train, train_locally
 from skest.distributed.local_sgd import LocalSGDReplica
-from skest.distributed.ps.addresses import secret_of_cluster
 from skest.distributed.ps.server import serve_parameters
 from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
 from skest.engine.replica import EndOfTraining, Replica, strategy_of
@@ -58,7 +58,6 @@ def serve_if_ps(config: RunConfig) -> bool:
         use_locking=strategy.use_locking,
         timeout=strategy.timeout,
         orphan_timeout=config.session_creation_timeout_secs,
-        model_dir=config.model_dir,
     )
     return True
 

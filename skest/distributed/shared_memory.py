@@ -2,13 +2,10 @@
 """`SharedMemoryReplica`: processes that train the same variables without locks."""
 
 import dataclasses
-import json
 import math
 import mmap
-import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +23,13 @@ from skest.optimizers.state import named_state
 
 _ALIGNMENT = 64  # bytes: a cache line, so that counters of two processes share none
 _COUNTER = 8  # bytes
-_LENGTH = 8  # bytes of the number that stands before the table of contents
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """Where a tensor is."""
+class _Group(NamedTuple):
+    """Where tensors of one type and shape are, one behind the other."""
 
-    dtype: str
+    names: list[str]
+    dtype: torch.dtype
     shape: tuple[int, ...]
     offset: int
 
@@ -45,11 +41,13 @@ class SharedTensors:
     ----------
     file : binary file
         What `create` made, in this process or in the one that started it.
+    layout : tuple
+        What is in it, as `layout` of the object that `create` returned.
 
     Attributes
     ----------
-    file : binary file
-        As given, to be inherited by other processes.
+    file, layout
+        As given, for other processes.
     tensors : dict of str to Tensor
         Views of the common memory: who writes to them writes for all.
     counters : ndarray of int64
@@ -60,31 +58,35 @@ class SharedTensors:
     >>> import torch
     >>> from skest.distributed.shared_memory import SharedTensors
     >>> first = SharedTensors.create({"w": torch.zeros(2)}, n_counters=1)
-    >>> second = SharedTensors(first.file)  # usually in another process
+    >>> second = SharedTensors(first.file, first.layout)  # usually in another process
     >>> _ = second.tensors["w"].fill_(3)
     >>> first.tensors["w"]
     tensor([3., 3.])
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        length = int.from_bytes(os.pread(file.fileno(), _LENGTH, 0), "little")
-        header = json.loads(os.pread(file.fileno(), length, _LENGTH))
-        start, size = header["start"], header["size"]
-        control = mmap.mmap(file.fileno(), start)
-        n_counters, offset = header["n_counters"], header["counters"]
-        step = _ALIGNMENT // _COUNTER
-        self.counters = np.frombuffer(
-            control, dtype=np.int64, count=n_counters * step, offset=offset
-        )[::step]
-        self._memory = mmap.mmap(file.fileno(), size, offset=start)
+    def __init__(self, file: BinaryIO, layout: tuple[int, list[_Group]]) -> None:
+        self.file, self.layout = file, layout
+        n_counters, groups = layout
+        memory, step = mmap.mmap(file.fileno(), 0), _ALIGNMENT // _COUNTER
+        counters = np.frombuffer(memory, dtype=np.int64, count=n_counters * step)
+        self.counters = counters[::step]
         self.tensors: dict[str, Tensor] = {}
-        for row in header["groups"]:
-            self.tensors.update(self._group(row))
+        for names, dtype, shape, offset in groups:
+            n = len(names) * math.prod(shape)
+            whole = torch.empty(0, dtype=dtype)
+            if n:
+                whole = torch.frombuffer(memory, dtype=dtype, count=n, offset=offset)
+            whole = whole.view(len(names), *shape)
+            # One of a single tensor is as if it had been made alone.
+            parts = whole.unbind() if len(names) > 1 else [whole.view(shape)]
+            self.tensors.update(zip(names, parts, strict=True))
 
     @classmethod
     def create(cls, tensors: Mapping[str, Tensor], n_counters: int) -> "SharedTensors":
         """Make a file with copies of tensors, and counters that are 0.
+
+        Single numbers of the same kind, which are step counters, are elements of one
+        tensor, as `skest.engine.recorded.step` wants them.
 
         Parameters
         ----------
@@ -93,64 +95,21 @@ class SharedTensors:
         n_counters : int
             How many counters there shall be.
         """
-        groups, end = _layout(tensors)
-        header: dict[str, Any] = {"size": max(end, 1), "n_counters": n_counters}
-        header["groups"] = groups
-        # Numbers of a fixed width, because the text says where the rest begins.
-        room = _LENGTH + len(json.dumps({**header, "start": 0, "counters": 0})) + 40
-        header["counters"] = _aligned(room, _ALIGNMENT)
-        end_of_counters = header["counters"] + n_counters * _ALIGNMENT
-        header["start"] = _aligned(end_of_counters, mmap.ALLOCATIONGRANULARITY)
-        file = anonymous_file(header["start"] + header["size"])
-        text = json.dumps(header).encode()
-        os.pwrite(file.fileno(), len(text).to_bytes(_LENGTH, "little") + text, 0)
-        shared = cls(file)
+        kinds: dict[Any, list[str]] = {}
+        for name, tensor in tensors.items():
+            family = name.partition(":")[0], name.rpartition("/")[2], tensor.dtype
+            kinds.setdefault(name if tensor.ndim else family, []).append(name)
+        groups, end = [], n_counters * _ALIGNMENT
+        for names in kinds.values():
+            first = tensors[names[0]]
+            groups.append(_Group(names, first.dtype, tuple(first.shape), end))
+            end += len(names) * first.nbytes
+            end += -end % _ALIGNMENT
+        shared = cls(anonymous_file(max(end, 1)), (n_counters, groups))
         with torch.no_grad():
             for name, tensor in tensors.items():
                 shared.tensors[name].copy_(tensor)
         return shared
-
-    def _group(self, entries: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Return tensors that are parts of one."""
-        names = list(entries)
-        dtype, shape, offset = entries[names[0]].values()
-        n = math.prod(shape)
-        whole = torch.empty(0, dtype=getattr(torch, dtype))
-        if n:
-            whole = torch.frombuffer(
-                self._memory, dtype=whole.dtype, count=n * len(names), offset=offset
-            )
-        if len(names) == 1:
-            return {names[0]: whole.view(shape)}
-        return dict(zip(names, whole.unbind(), strict=True))
-
-
-def _layout(tensors: Mapping[str, Tensor]) -> tuple[list[dict[str, Any]], int]:
-    """Return where each tensor shall be, by groups, and how much room that takes.
-
-    Single numbers of the same kind, which are step counters, are elements of one tensor,
-    as `skest.engine.recorded.step` wants them.
-    """
-    kinds: dict[Any, list[str]] = {}
-    for name, tensor in tensors.items():
-        family = name.partition(":")[0], name.rpartition("/")[2], tensor.dtype
-        kind = name if tensor.ndim else family
-        kinds.setdefault(kind, []).append(name)
-    groups, end = [], 0
-    for names in kinds.values():
-        first = tensors[names[0]]
-        group = {}
-        end = _aligned(end, _ALIGNMENT)
-        for name in names:
-            dtype = str(first.dtype).removeprefix("torch.")
-            group[name] = asdict(_Entry(dtype, tuple(first.shape), end))
-            end += first.numel() * first.element_size()
-        groups.append(group)
-    return groups, end
-
-
-def _aligned(offset: int, to: int) -> int:
-    return offset + -offset % to
 
 
 _STOPPED = "the other processes have stopped"
@@ -171,8 +130,8 @@ class SharedMemoryReplica(Replica):
         Which of the processes this is; 0 is the chief, which makes the memory.
     num_workers : int
         How many there are.
-    file : binary file, default=None
-        What the chief has made, see `file`; None for the chief.
+    memory : SharedTensors, default=None
+        What the chief has made, see `memory`; None for the chief.
 
     Notes
     -----
@@ -184,20 +143,21 @@ class SharedMemoryReplica(Replica):
     """
 
     def __init__(
-        self, index: int, num_workers: int, file: BinaryIO | None = None
+        self, index: int, num_workers: int, memory: SharedTensors | None = None
     ) -> None:
         self.is_chief = index == 0
         if num_workers > 1:
             self.input_context = InputContext(num_workers, index)
         self._index = index
         self._num_workers = num_workers
-        self._file = file
-        self._shared: SharedTensors | None = None
+        self._shared = memory
 
     @property
-    def file(self) -> BinaryIO:
-        """The memory, for processes that inherit it; there is none before `begin`."""
-        return self._memory.file
+    def memory(self) -> SharedTensors:
+        """The common memory, which the chief makes in `begin`."""
+        if self._shared is None:
+            raise RuntimeError("The training has not begun: there is no common memory.")
+        return self._shared
 
     @property
     def global_step(self) -> int:
@@ -211,12 +171,10 @@ class SharedMemoryReplica(Replica):
 
     def begin(self, run: Run) -> None:
         """Move the variables into the common memory, or take those that are there."""
-        if self._file is None:
+        if self._shared is None:
             self._shared = _share(run, self._num_workers)
             self._steps[self._index] = run.global_step
-        else:
-            self._shared = SharedTensors(self._file)
-        _use(run, self._memory.tensors)
+        _use(run, self.memory.tensors)
         move_to_step(run, self.global_step)
         self._is_here[self._index] = 1
         self._stop_if_asked(run)
@@ -245,25 +203,19 @@ class SharedMemoryReplica(Replica):
 
     def stop_others(self) -> None:
         """Ask all processes to stop after the step that they are in."""
-        self._memory.counters[0] = 1
+        self.memory.counters[0] = 1
 
     def _stop_if_asked(self, run: Run) -> None:
-        if self._memory.counters[0]:
+        if self.memory.counters[0]:
             run.request_stop(_STOPPED)
 
     @property
     def _steps(self) -> NDArray[np.int64]:
-        return self._memory.counters[1 : 1 + self._num_workers]
+        return self.memory.counters[1 : 1 + self._num_workers]
 
     @property
     def _is_here(self) -> NDArray[np.int64]:
-        return self._memory.counters[1 + self._num_workers :]
-
-    @property
-    def _memory(self) -> SharedTensors:
-        if self._shared is None:
-            raise RuntimeError("The training has not begun: there is no common memory.")
-        return self._shared
+        return self.memory.counters[1 + self._num_workers :]
 
 
 def _share(run: Run, num_workers: int) -> SharedTensors:

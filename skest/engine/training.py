@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import ShardedCheckpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
 from skest.config.run_config import RunConfig
 from skest.core.interrupts import INTERRUPTED, stopping_on_interrupt
@@ -299,7 +300,7 @@ _NAMES_SHOWN = 5
 
 def make_save(
     store: CheckpointStore, spec: EstimatorSpec, check_lock: Callable[[], None]
-) -> Callable[[Checkpoint | ShardedCheckpoint], None]:
+) -> Callable[[Checkpoint], None]:
     """Return what saves the checkpoints of a training, unless they are of no use.
 
     Parameters
@@ -323,13 +324,13 @@ def make_save(
     names = [name for name, value in saved.items() if id(value) in trained]
     del saved  # or the network would live as long as this
 
-    def save(checkpoint: Checkpoint | ShardedCheckpoint) -> None:
+    def save(checkpoint: Checkpoint) -> None:
         check_lock()
         # A sum is NaN if a value is, or for values of infinity: it is asked first
         # because it needs no memory.
-        # Of a `ShardedCheckpoint` the others are looked at where they are.
-        variables = checkpoint.variables
-        values = [(name, variables[name]) for name in names if name in variables]
+        # What is in parameter servers is looked at while it is fetched.
+        found = [(name, checkpoint.variables.get(name)) for name in names]
+        values = [(name, v) for name, v in found if isinstance(v, Tensor)]
         bad = [n for n, v in values if v.sum().isnan() and v.isnan().any()]
         if bad:
             raise NanLossDuringTrainingError(

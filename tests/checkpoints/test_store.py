@@ -272,7 +272,7 @@ def trained(model_dir):
 def test_a_full_disk_keeps_the_older_checkpoint(tmp_path, monkeypatch, replaces):
     store = saved(tmp_path, 1, 2)
     full = OSError(28, "No space left on device")
-    monkeypatch.setattr(checkpoint_format, "write_tensors", raising(full))
+    monkeypatch.setattr(checkpoint_format, "write_in_blocks", raising(full))
     with pytest.raises(OSError, match="No space left"):
         store.save(checkpoint_of(2 if replaces else 3))
     assert_same_checkpoint(store.latest(), checkpoint_of(2))

@@ -337,10 +337,6 @@ def test_a_slurm_step_may_be_smaller_than_its_job():
     assert task.cluster.as_dict() == {"chief": ["n10:2222"], "worker": ["n10:2223"]}
 
 
-def test_torchrun_inside_of_slurm_decides():
-    assert task_from_env(slurm(4) | torchrun(0, 1)).type == "chief"
-
-
 def test_wrong_variables_of_launchers_are_refused():
     for environ, message in [
         (torchrun("x", 2), "RANK must be an integer of 0 to 1; got 'x'"),
@@ -370,27 +366,3 @@ def test_wrong_variables_of_launchers_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             task_from_env(environ)
-
-
-NUMBERS = st.sampled_from(["", "0", "1", "2", "3", "-1", "x", "²", "99999999999"])
-NAMES = [
-    *["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
-    *["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NODEID"],
-    *["SKEST_NUM_PS", "SKEST_PORT"],
-]
-VARIABLES = {
-    **dict.fromkeys(NAMES, NUMBERS),
-    "MASTER_ADDR": st.sampled_from(["", "h0", "a b", "h:1", "::1"]),
-    "SLURM_JOB_NODELIST": st.sampled_from(["", "n[1-2]", "n1,n1", "n[", "n1/2"]),
-    "SLURM_TASKS_PER_NODE": st.sampled_from(["", "1", "1(x2)", "2,1", "x"]),
-}
-
-
-@given(st.fixed_dictionaries({}, optional=VARIABLES))
-def test_variables_of_any_kind_are_a_task_or_a_clear_error(environ):
-    try:
-        task = task_from_env(environ)
-    except ValueError as error:
-        assert " must " in str(error) or "--distribution=block" in str(error)
-    else:
-        assert isinstance(task, TaskConfig)

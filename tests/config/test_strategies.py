@@ -8,20 +8,6 @@ from skest import RunConfig
 from skest.distributed import AsyncParameterServer, DataParallel, LocalSGD, SharedMemory
 
 
-def test_defaults():
-    assert dataclasses.asdict(AsyncParameterServer()) == {
-        "num_workers": 2,
-        "num_ps": 1,
-        "pipeline": 0,
-        "max_staleness": None,
-        "lease": 60.0,
-        "use_locking": True,
-        "timeout": 30.0,
-    }
-    assert SharedMemory().num_workers == 2
-    assert LocalSGD().sync_every == 8
-
-
 def test_strategies_are_values_for_a_run_config():
     for strategy in [
         AsyncParameterServer(3, 2, pipeline=1),
@@ -37,42 +23,24 @@ def test_strategies_are_values_for_a_run_config():
             strategy.num_workers = 3
 
 
-def test_wrong_values_are_refused_by_name():
-    for make, args, error, message in [
-        (
-            AsyncParameterServer,
-            {"num_workers": 0},
-            ValueError,
-            "'num_workers' of Async",
-        ),
-        (AsyncParameterServer, {"num_ps": 1.0}, TypeError, "'num_ps' of AsyncParam"),
-        (
-            AsyncParameterServer,
-            {"pipeline": 2},
-            ValueError,
-            "'pipeline' .* 0 or 1; got 2",
-        ),
-        (AsyncParameterServer, {"pipeline": True}, TypeError, "'pipeline' of Async"),
-        (AsyncParameterServer, {"max_staleness": -1}, ValueError, "'max_staleness' of"),
-        (AsyncParameterServer, {"lease": 0}, ValueError, "'lease' of Async"),
-        (AsyncParameterServer, {"timeout": "1"}, TypeError, "'timeout' of Async"),
-        (
-            AsyncParameterServer,
-            {"timeout": 1e14},
-            ValueError,
-            "'timeout' .* a day; got",
-        ),
-        (
-            AsyncParameterServer,
-            {"lease": 86401},
-            ValueError,
-            "'lease' .* 86400 seconds",
-        ),
-        (AsyncParameterServer, {"use_locking": 1}, TypeError, "'use_locking' of Async"),
-        (SharedMemory, {"lease": 0}, ValueError, "'lease' of SharedMemory"),
-        (SharedMemory, {"lease": 86401}, ValueError, "'lease' of .* a day; got 86401"),
-        (SharedMemory, {"num_workers": 0}, ValueError, "'num_workers' of SharedMemory"),
-        (LocalSGD, {"sync_every": 0}, ValueError, "'sync_every' of LocalSGD"),
-    ]:
-        with pytest.raises(error, match=message):
-            make(**args)
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "message"),
+    [
+        (AsyncParameterServer, "num_workers", 0, ""),
+        (AsyncParameterServer, "num_ps", 1.0, ""),
+        (AsyncParameterServer, "pipeline", 2, "be 0 or 1; got 2"),
+        (AsyncParameterServer, "pipeline", True, ""),
+        (AsyncParameterServer, "max_staleness", -1, ""),
+        (AsyncParameterServer, "lease", 86401, "86400 seconds"),
+        (AsyncParameterServer, "timeout", "1", ""),
+        (AsyncParameterServer, "timeout", 1e14, "a day; got"),
+        (AsyncParameterServer, "use_locking", 1, "be True or False; got 1"),
+        (SharedMemory, "lease", 0, ""),
+        (SharedMemory, "num_workers", 0, ""),
+        (LocalSGD, "sync_every", 0, ""),
+    ],
+)
+def test_wrong_values_are_refused_by_name(kind, name, value, message):
+    match = f"'{name}' of {kind.__name__} must .*{message}"
+    with pytest.raises((TypeError, ValueError), match=match):
+        kind(**{name: value})

@@ -19,10 +19,6 @@ def is_running(pid):
     return state(pid) != "Z"
 
 
-def is_stopped(pid):
-    return state(pid) == "T"
-
-
 def wait_for(condition, seconds=SECONDS):
     deadline = time.monotonic() + seconds
     while not condition():

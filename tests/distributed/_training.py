@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
+from skest.distributed.ps.checkpoint import snapshot, state_of, upload
 from skest.distributed.ps.client import PSClient
 from skest.distributed.ps.connection import Peer
 from skest.distributed.ps.exchange import Exchange
-from skest.distributed.ps.variables import Variables, split
+from skest.distributed.ps.variables import Variables
 from skest.distributed.ps.worker import AsyncReplica
 
 TIMEOUT = 10.0
@@ -54,22 +55,25 @@ class Trainer:
         make = make or (lambda params: torch.optim.SGD(params, lr=1.0))
         self.optimizer = make(self.network.parameters())
         self.client = PSClient(addresses, Peer(task_type, index), timeout=TIMEOUT)
-        self.variables = Variables.of(
-            self.network, [self.optimizer], len(self.client.addresses)
-        )
+        self.variables = Variables.of(self.network, [self.optimizer], len(addresses))
         self.client.connect()
         self.exchange = None
 
-    def initialize(self, step=0):
-        parts = split(self.variables, self.network, [self.optimizer])
-        self.client.initialize(self.variables, parts, step)
+    def initialize(self):
+        state = state_of(self.variables, self.network, [self.optimizer])
+        upload(self.client, self.variables, state, 0)
         return self
 
-    def begin(self, **options):
+    def begin(self):
         self.exchange = Exchange(
-            self.client, self.network, [self.optimizer], self.variables, **options
+            self.client, self.network, [self.optimizer], self.variables
         )
         return self
+
+    def values(self):
+        """Return what the servers have, by name."""
+        found = snapshot(self.client, self.variables, ["dense", "table"]).tensors
+        return {name.partition(":")[2]: tensor[:] for name, tensor in found.items()}
 
     def pull(self, ids):
         self.exchange.pull(ids)

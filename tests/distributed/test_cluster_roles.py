@@ -2,17 +2,12 @@
 """`train_and_evaluate` in the tasks of a cluster."""
 
 import contextlib
-import json
-import re
 import shutil
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
@@ -126,19 +121,6 @@ def test_every_task_ends_by_itself(tasks, tmp_path, caplog, options, reason):
     assert set(found.values()) == {(None, None)}
 
 
-def test_nothing_is_left_to_do_in_a_second_call(tasks):
-    first = tasks(ALL)
-    assert tasks(ALL) == first
-
-
-def test_an_evaluator_that_was_away_makes_up_for_it(tasks, tmp_path):
-    tasks(["ps", "chief", "worker"], max_steps=None, stop_at=40)
-    shutil.rmtree(tmp_path / "export", ignore_errors=True)
-    evaluations = evaluate(tmp_path, delay=0.2)
-    assert evaluations[0]["global_step"] == DirectoryStore(tmp_path).latest_step()
-    assert evaluations[1][0].is_dir()
-
-
 def evaluate(model_dir, delay=0.0, max_steps=None, **options):
     config = RunConfig(model_dir=model_dir, task=EVALUATOR)
     options = {"exporters": FinalExporter("final"), **options}
@@ -173,32 +155,11 @@ def test_damaged_and_deleted_checkpoints_are_left_out(tmp_path, monkeypatch, cap
     assert "is not evaluated: it is deleted or damaged" in caplog.text
 
 
-def test_errors_of_an_evaluation_are_raised(tmp_path):
-    trained(tmp_path)
-    DirectoryStore(tmp_path).note_start()
-
-    def broken():
-        raise ValueError("no such table")
-
-    config = RunConfig(model_dir=tmp_path, task=EVALUATOR)
-    with pytest.raises(ValueError, match="no such table"):
-        train_and_evaluate(
-            Estimator(model_fn, config=config),
-            TrainSpec(endless),
-            EvalSpec(broken, start_delay_secs=0),
-        )
-
-
 def test_the_last_checkpoint_is_waited_for_only_so_long(tmp_path, monkeypatch):
     monkeypatch.setattr(train_eval_roles, "_SECONDS_TO_NOTE_END", 0.1)
     trained(tmp_path)
     DirectoryStore(tmp_path).note_start()  # the chief was killed behind it
     assert evaluate(tmp_path, max_steps=10)[0]["global_step"] == 10
-
-
-def test_an_evaluator_needs_a_directory():
-    with pytest.raises(ValueError, match="An evaluator reads .* 'model_dir'"):
-        evaluate(None, exporters=())
 
 
 CLUSTER = {"chief": ["h:1"], "worker": ["h:2"]}
@@ -247,49 +208,3 @@ def test_workers_begin_one_after_the_other(monkeypatch, task, index, limit, expe
         )
     )
     assert slept == expected
-
-
-def census(n=3000):
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(
-        {
-            "education": rng.choice(list("abcdef"), n),
-            "occupation": rng.choice(list("uvw"), n),
-            "workclass": rng.choice(["p", "q"], n),
-            "marital_status": rng.choice(["m", "s"], n),
-            "age": rng.integers(17, 80, n).astype("float32"),
-            "hours_per_week": rng.integers(10, 60, n).astype("float32"),
-        }
-    )
-    rich = (table["education"] < "c") & (table["age"] > 35)
-    return table.assign(rich=rich.astype("int64"))
-
-
-@pytest.mark.slow
-def test_the_example_for_a_cluster(tmp_path):
-    table = census()
-    for i in range(2):
-        table[i::2].to_parquet(tmp_path / f"rows{i}.parquet", row_group_size=500)
-    model_dir, logs = tmp_path / "model", tmp_path / "logs"
-    options = ["--workers", "2", "--ps", "1", "--evaluator", "--log-dir", str(logs)]
-    arguments = ["--model-dir", str(model_dir), "--data", str(tmp_path / "*.parquet")]
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "skest.distributed.launch", *options),
-            *("examples/cluster/train.py", *arguments, "--max-steps", "300"),
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    told = {path.stem: path.read_text() for path in logs.iterdir()}
-    assert done.returncode == 0, told
-    assert set(told) == {"chief-0", "worker-0", "ps-0", "evaluator-0"}
-    found = re.search(r"evaluator 0 ({.*})", told["evaluator-0"])
-    metrics = json.loads(found[1].replace("'", '"'))
-    assert (
-        300 <= metrics["global_step"] == DirectoryStore(model_dir).latest_step() <= 301
-    )
-    assert metrics["auc"] > 0.95
-    assert "chief 0 None" in told["chief-0"]

@@ -3,7 +3,6 @@
 
 import functools
 import logging
-from contextvars import ContextVar
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import torch
 from torch import nn
 
 from skest import DNNLinearCombinedClassifier, Estimator, EstimatorSpec, RunConfig
-from skest.distributed.testing import LocalServers
 from skest.engine.recorded.program import Program
 from skest.feature_columns import (
     categorical_column_with_hash_bucket,
@@ -27,30 +25,9 @@ from skest.hooks import Hook, InMemoryEvaluatorHook
 from skest.inputs import ArrayDataset
 from skest.networks import DNN
 from skest.optimizers import make_optimizer, make_optimizers
-from tests.distributed._training import replica
 
 N_ROWS = 64
-OPTIMIZERS = ("sgd", "momentum", "adagrad", "adam", "ftrl", "rmsprop")
-
-
-@pytest.fixture
-def served(monkeypatch):
-    """Return ``served(n, train)``, which trains with n parameter servers; 0 is none."""
-
-    def run(num_ps, train, model_dir=None, **options):
-        if num_ps == 0:
-            return train()
-        with (
-            LocalServers(num_ps, model_dir=model_dir) as servers,
-            monkeypatch.context() as patch,
-        ):
-            make = functools.partial(replica, servers.addresses, **options)
-            patch.setattr(
-                "skest.estimators.estimator.LONE", ContextVar("test", default=make)
-            )
-            return train()
-
-    return run
+OPTIMIZERS = ("momentum", "adagrad", "adam", "ftrl")
 
 
 def assert_same(found, expected):
@@ -233,38 +210,6 @@ def test_steps_are_replayed_with_the_same_numbers(served, replayed, num_ps, pipe
     assert len(replayed) >= 8
 
 
-def test_gradients_that_are_replayed_are_clipped(served, replayed):
-    train = functools.partial(trained, dense_model("adam"))
-    assert_same(served(2, lambda: train(execution="graph")), train(execution="eager"))
-    assert len(replayed) == 10 - 3
-
-
-def test_steps_that_fetch_rows_when_code_reads_them_stay_eager(
-    served, replayed, caplog
-):
-    train = functools.partial(trained, embedded_model, fn=ids_fn)
-    found = served(2, lambda: train(execution="graph"))
-    assert_same(found, train(execution="eager"))
-    assert replayed == []
-    (record,) = (r for r in caplog.records if "eagerly" in r.getMessage())
-    assert "'aten::index.Tensor' makes Python or the shape" in record.getMessage()
-
-
-class Unseen(Embedded):
-    def forward(self, features):
-        weight, ids = self.table.weight, features["ids"]
-        return self.out(torch.ops.aten.embedding.default(weight, ids, -1, False, True))
-
-
-def test_a_training_ends_in_which_rows_are_looked_up_unseen(served, monkeypatch):
-    monkeypatch.setattr(f"{__name__}.Embedded", Unseen)
-    train = functools.partial(trained, embedded_model, fn=ids_fn)
-    with pytest.raises(
-        ValueError, match=r"\['table.weight'\] in parameter servers were"
-    ):
-        served(1, train)
-
-
 def test_steps_of_known_code_are_recorded_unasked(served, replayed):
     train = functools.partial(wide_and_deep, "adam", max_iter=9)
     found = served(1, train)
@@ -291,42 +236,6 @@ def test_hooks_see_gradients_and_may_change_them(served):
     expected_seen, expected = train()
     assert all(map(torch.equal, seen, expected_seen))
     assert_same(found, expected)
-
-
-class Begun(Hook):
-    def begin(self, run):
-        self.checkpoint = run.capture_checkpoint()
-
-
-def test_initial_values_do_not_depend_on_the_number_of_servers(served):
-    """Of tables row by row, and of dense variables."""
-
-    def initial():
-        hook = Begun()
-        Estimator(embedded_model, config=RunConfig(random_seed=3)).train(
-            ids_fn, steps=1, hooks=[hook]
-        )
-        return hook.checkpoint
-
-    expected = initial()
-    assert len(expected.variables["table.weight"].unique(dim=0)) == 40
-    for num_ps in (1, 3):
-        found = served(num_ps, initial)
-        assert found.global_step == 0
-        assert_same(found, expected)
-
-
-def test_training_goes_on_from_a_checkpoint_with_other_servers(served, tmp_path):
-    def train(directory, num_ps):
-        config = RunConfig(random_seed=3, model_dir=directory)
-        estimator = Estimator(dense_model("adam"), config=config)
-        train = functools.partial(estimator.train, input_fn, steps=4)
-        return served(num_ps, train, directory).checkpoint
-
-    train(tmp_path / "a", 0)
-    expected = train(tmp_path / "a", 0)
-    train(tmp_path / "b", 1)
-    assert_same(train(tmp_path / "b", 3), expected)
 
 
 def test_the_chief_logs_what_the_servers_know(served, caplog):
@@ -387,22 +296,3 @@ def test_an_evaluation_in_training_sees_all_rows(served):
         return [metrics["loss"] for metrics in hook.results.values()]
 
     assert served(2, train) == pytest.approx(train(), rel=1e-6)
-
-
-def test_a_model_is_refused_before_its_steps_if_they_can_not_be_sent(
-    served, monkeypatch
-):
-    monkeypatch.setattr("skest.distributed.ps.worker.LIMIT", 50)
-    steps = []
-
-    class Count(Hook):
-        def before_step(self, run):
-            steps.append(run.global_step)
-
-    def train():
-        estimator = Estimator(dense_model("sgd"), config=RunConfig(random_seed=3))
-        estimator.train(input_fn, hooks=[Count()], steps=1)
-
-    with pytest.raises(ValueError, match="gradients of .* it takes at most 50"):
-        served(1, train)
-    assert steps == []

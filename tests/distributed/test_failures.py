@@ -11,6 +11,7 @@ from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.store import DirectoryStore
+from skest.distributed.ps.checkpoint import ServedTensor
 from skest.distributed.ps.connection import RefusedError
 from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.worker import AsyncReplica
@@ -122,7 +123,7 @@ def test_workers_end_together_and_the_chief_has_the_last_checkpoint(train):
 def test_a_lost_server_ends_all_and_the_last_checkpoint_is_where_they_go_on(
     train, tmp_path
 ):
-    with LocalServers(2, model_dir=tmp_path) as servers:
+    with LocalServers(2) as servers:
         lost, left = servers.servers
         hooks = [At(5, lost.close)]
         expected = f"checkpoint of step 3 in '{tmp_path}': start all tasks"
@@ -131,7 +132,7 @@ def test_a_lost_server_ends_all_and_the_last_checkpoint_is_where_they_go_on(
         assert f"with ps at {lost.address} broke" in str(raised.value)
         with pytest.raises(PeerLostError, match="of step 3"):
             left.wait()
-    with LocalServers(3, model_dir=tmp_path) as servers:
+    with LocalServers(3) as servers:
         (chief,) = train(servers.addresses, directory=tmp_path)
     assert chief.checkpoint.global_step == N_STEPS
     with LocalServers(1) as servers:
@@ -147,17 +148,16 @@ def test_without_a_checkpoint_the_loss_of_a_server_is_that_of_all(train):
             train(servers.addresses, hooks=hooks)
 
 
-def test_a_server_that_is_lost_while_it_writes_leaves_the_checkpoint_before(
+def test_a_server_that_is_lost_while_its_rows_are_saved_leaves_the_one_before(
     train, tmp_path, monkeypatch
 ):
-    write = "skest.distributed.ps.server.write_part"
+    def dies(self, start, into):
+        servers.servers[1].close()
+        fetch(self, start, into)
 
-    def dies(model_dir, name, shard):
-        servers.servers[1]._sessions.copy().pop().close()
-        raise OSError("gone")
-
-    with LocalServers(2, model_dir=tmp_path) as servers:
-        hooks = [At(4, lambda: monkeypatch.setattr(write, dies))]
+    fetch = ServedTensor._fetch
+    with LocalServers(2) as servers:
+        hooks = [At(4, lambda: monkeypatch.setattr(ServedTensor, "_fetch", dies))]
         with pytest.raises(PeerLostError, match="checkpoint of step 3"):
             train(servers.addresses, hooks=hooks, directory=tmp_path)
     assert DirectoryStore(tmp_path).latest_step() == 3
@@ -178,7 +178,7 @@ def test_a_chief_that_is_started_again_goes_on_with_the_servers(train, tmp_path)
         spec.network.register_forward_pre_hook(count)
         return spec
 
-    with LocalServers(2, model_dir=tmp_path) as servers:
+    with LocalServers(2) as servers:
         for max_steps in (5, N_STEPS):
             (chief,) = train(
                 *(servers.addresses, ["chief"], (), tmp_path, with_counter, max_steps)

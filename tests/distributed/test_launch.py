@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from skest.checkpoints.store import DirectoryStore
-from skest.distributed import launch
-from skest.distributed.launch import local_cluster, main
+from skest.distributed.launch import main
 from tests.distributed._processes import wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -34,83 +33,39 @@ def write(tmp_path, text):
 
 def test_each_task_is_told_who_it_is(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("SKEST_SECRET", "of all")
     logs = tmp_path / "logs"
     options = ["--workers", "3", "--ps", "1", "--evaluator", "--log-dir", str(logs)]
     assert main([*options, write(tmp_path, TELL), "--rate", "3"]) == 0
     told = {path.stem: json.loads(path.read_text()) for path in logs.iterdir()}
     assert set(told) == {"chief-0", "worker-0", "worker-1", "ps-0", "evaluator-0"}
-    (secret,) = {told[name][3] for name in told}
-    assert len(secret) == 64
-    for name, (config, arguments, threads, _) in told.items():
+    addresses = [a for of in told["chief-0"][0]["cluster"].values() for a in of]
+    assert len(set(addresses)) == 4
+    for name, (config, arguments, threads, secret) in told.items():
         kind, index = name.split("-")
         assert config["task"] == {"type": kind, "index": int(index)}
         assert config["cluster"] == told["chief-0"][0]["cluster"]
         assert arguments == ["--rate", "3"]
         assert threads == ("1" if kind == "ps" else None)
+        assert secret == "of all"
 
 
-def test_the_secret_of_the_environment_is_that_of_the_tasks(tmp_path, monkeypatch):
-    monkeypatch.setenv("SKEST_SECRET", "of all")
-    options = ["--workers", "1", "--ps", "0", "--log-dir", str(tmp_path)]
-    assert main([*options, write(tmp_path, TELL)]) == 0
-    assert json.loads((tmp_path / "chief-0.log").read_text())[3] == "of all"
-
-
-@pytest.mark.parametrize(("workers", "ps"), [(1, 0), (2, 1), (4, 3)])
-def test_addresses_are_different(workers, ps):
-    cluster = local_cluster(workers, ps)
-    addresses = [address for of_kind in cluster.values() for address in of_kind]
-    assert len(set(addresses)) == len(addresses) == workers + ps
-    assert all(address.startswith("127.0.0.1:") for address in addresses)
-    assert all(cluster.values())
-
-
-def test_a_server_that_does_not_end_is_named(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(launch, "_SECONDS_FOR_SERVERS", 0.5)
+def test_who_goes_on_behind_the_chief_is_ended_if_there_are_servers(tmp_path, capsys):
     text = """
         import os, time
-        if '"ps"' in os.environ["SKEST_CONFIG"].partition('"task"')[2]:
-            time.sleep(1000)
-        """
-    assert main(["--workers", "1", "--ps", "1", write(tmp_path, text)]) == 0
-    assert "ps-0 did not end in 0.5 s after all others" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_worker_that_stands_still_is_ended_behind_the_chief(tmp_path, capsys):
-    """It waits for itself: it runs, and Python never gets to the end of it."""
-    text = f"""
-        import json, os, threading
-        from skest.hooks import Hook
-        from tests.distributed._role import run
-
-        class Deadlock(Hook):
-            def after_step(self, run, loss):
-                lock = threading.Lock()
-                lock.acquire()
-                lock.acquire()
-
-        task = json.loads(os.environ["SKEST_CONFIG"])["task"]
-        hooks = [Deadlock()] if task["type"] == "worker" else []
-        run({str(tmp_path / "model")!r}, {{"lease": 2.0, "max_steps": 20}}, hooks=hooks)
-        """
-    options = ["--workers", "2", "--ps", "1", "--log-dir", str(tmp_path / "logs")]
-    assert main([*options, "--grace", "0.5", write(tmp_path, text)]) == 0
-    told = capsys.readouterr().err
-    assert "worker-0 did not end in 0.5 s after the chief, and is ended." in told
-    assert (tmp_path / "model" / "ckpt-20").is_dir()
-
-
-def test_a_worker_without_servers_may_go_on_behind_the_chief(tmp_path):
-    text = """
-        import os, time
-        if '"worker"' in os.environ["SKEST_CONFIG"].partition('"task"')[2]:
-            time.sleep(1)
+        if '"chief"' not in os.environ["SKEST_CONFIG"].partition('"task"')[2]:
+            time.sleep(1 if SHORT else 1000)
             print("done")
         """
     logs = tmp_path / "logs"
-    options = ["--workers", "2", "--ps", "0", "--grace", "0.1", "--log-dir", str(logs)]
-    assert main([*options, write(tmp_path, text)]) == 0
+    options = ["--grace", "0.2", "--log-dir", str(logs)]
+    path = write(tmp_path, text.replace("SHORT", "False"))
+    assert main([*options, path]) == 0
+    told = capsys.readouterr().err
+    for name in ("worker-0", "ps-0"):
+        assert f"{name} did not end in 0.2 s after the chief, and is ended." in told
+    path = write(tmp_path, text.replace("SHORT", "True"))
+    assert main(["--ps", "0", *options, path]) == 0
     assert texts(logs)["worker-0"] == "done\n"
 
 
@@ -161,7 +116,9 @@ def test_a_killed_server_lets_all_go_on_from_the_last_checkpoint(tmp_path, capsy
     assert min(others) > first
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_ctrl_c_and_sigterm_let_tasks_save(tmp_path, number):
     text = """
         import time

@@ -46,13 +46,3 @@ def test_what_tables_cost_at_the_peak(tmp_path):
     assert found["ps"] < 2.9
     assert found["chief"] < 0.8
     assert found["worker"] < 0.8
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_what_tables_cost_if_checkpoints_are_in_memory():
-    """The chief has the table and slot that it ends with."""
-    found = tables(peaks(1000), peaks(N_ROWS))
-    assert found["ps"] < 3.9
-    assert found["chief"] < 4.2
-    assert found["worker"] < 0.8

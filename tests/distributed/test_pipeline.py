@@ -3,7 +3,6 @@
 
 import functools
 import threading
-from contextvars import ContextVar
 
 import pytest
 import torch
@@ -13,38 +12,22 @@ from skest.distributed.ps.messages import Message, Op
 from skest.distributed.testing import LocalServers
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
-from tests.distributed._training import Trainer, replica
+from tests.distributed._training import Trainer
 from tests.distributed.test_checkpoints import tied_model
-from tests.distributed.test_exactness import data, ids_fn, trained
+from tests.distributed.test_exactness import data, ids_fn, input_fn, trained
 from tests.distributed.test_failures import plain_model
 
 IDS = [torch.tensor(ids) for ids in ([0, 3, 3], [6, 1], [3, 2], [5, 5], [0, 6])]
 
 
-@pytest.fixture
-def served(monkeypatch):
-    """Return ``served(train, n)``, which trains with n servers and ``pipeline=1``."""
-
-    def run(train, num_ps=2, pipeline=1):
-        with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
-            make = functools.partial(replica, servers.addresses, pipeline=pipeline)
-            patch.setattr(
-                "skest.estimators.estimator.LONE", ContextVar("test", default=make)
-            )
-            (task,) = [train(), *servers.servers[0].members.to_json()][1:]
-            return task["staleness"]
-
-    return run
-
-
-def test_every_update_but_the_first_is_one_older(served):
-    train = functools.partial(trained, plain_model, steps=9)
-    assert served(train) == [(0, 1), (1, 8)]
-
-
-def test_rows_come_ahead_too(served):
-    train = functools.partial(trained, tied_model, steps=9, fn=ids_fn)
-    assert served(train) == [(0, 1), (1, 8)]
+@pytest.mark.parametrize(
+    ("model_fn", "fn"), [(plain_model, input_fn), (tied_model, ids_fn)]
+)
+def test_every_update_but_the_first_is_one_older(served, model_fn, fn):
+    """Of dense variables, and of rows."""
+    served(2, functools.partial(trained, model_fn, steps=9, fn=fn), pipeline=1)
+    (task,) = served.tasks
+    assert task["staleness"] == [(0, 1), (1, 8)]
 
 
 class Lagged:
@@ -81,20 +64,8 @@ def test_values_are_those_before_the_last_update(num_ps):
             (network(ids) ** 2 / 2).sum().backward()
             exchange.push()
             expected.step(ids)
-        _, parts = trainer.client.snapshot(["table"])
-        found = torch.empty(7)
-        for ps, part in enumerate(parts):
-            found[ps::num_ps] = part.tensors["variable:weight"].ravel()
-        assert found.tolist() == expected.table.tolist()
-        trainer.close()
-
-
-def test_what_came_for_another_batch_is_dropped():
-    with LocalServers() as servers:
-        trainer = Trainer(servers.addresses).initialize().begin()
-        trainer.exchange.pull_ahead(IDS[1])
-        trainer.step(IDS[0])
-        assert trainer.exchange.staleness == 0
+        found = trainer.values()["weight"]
+        assert found.ravel().tolist() == expected.table.tolist()
         trainer.close()
 
 
@@ -120,31 +91,13 @@ def test_training_ends_where_it_should(served, steps):
         estimator = Estimator(plain_model, config=RunConfig(random_seed=3))
         kept.append(estimator.train(fn, steps=steps, hooks=[hook]).checkpoint)
 
-    served(train)
+    served(2, train, pipeline=1)
     n_steps = steps or 8
     assert hook.steps == [*range(1, n_steps + 1)]
     assert hook.ended == 1
     assert kept[0].global_step == n_steps
     position = kept[0].input_position
     assert position is None or position["batches"] == n_steps
-
-
-def test_an_error_of_the_input_comes_behind_the_batches_before_it(served):
-    hook = Steps()
-
-    def fn():
-        x, y = data()
-        yield x[:8], y[:8]
-        yield x[8:16], y[8:16]
-        raise OSError("the file is gone")
-
-    def train():
-        estimator = Estimator(plain_model)
-        with pytest.raises(OSError, match="the file is gone"):
-            estimator.train(fn, hooks=[hook])
-
-    served(train)
-    assert hook.steps == [1, 2]
 
 
 @pytest.mark.parametrize("bound", [0, 2])

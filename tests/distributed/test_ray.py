@@ -88,14 +88,6 @@ def test_each_task_is_told_who_it_is(ray, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_script_gets_its_arguments(ray, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("import pathlib, sys\npathlib.Path(sys.argv[1]).touch()\n")
-    launch(script, [str(tmp_path / "done")], workers=1, ps=0)
-    assert (tmp_path / "done").exists()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True])
 def test_a_training(ray, tmp_path, dies):
     launch(train, [tmp_path, dies], workers=2, ps=1)
@@ -170,13 +162,6 @@ def test_ctrl_c_lets_tasks_save(ray, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         launch(work, workers=1, ps=0)
     wait_for((tmp_path / "saved").exists)
-
-
-@pytest.mark.slow
-def test_too_few_resources(ray):
-    resources = {"ps": {"num_cpus": 100}}
-    with pytest.raises(TimeoutError, match="no resources for 1 of 1 parameter servers"):
-        launch(nothing, resources=resources, start_timeout=1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.launch import local_cluster
 from skest.distributed.local import ServedChief, SharedMemoryChief
 from skest.distributed.local_sgd import LocalSGDReplica
-from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
+from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
 from skest.engine.replica import EndOfTraining, Replica, strategy_of
 from skest.inputs import InputContext
@@ -135,17 +135,6 @@ def test_tasks_without_a_place(settings, message):
         made(settings)
 
 
-def test_a_server_that_nobody_uses_is_refused():
-    settings = config("ps", train_distribute=DataParallel())
-    with pytest.raises(ValueError, match=r"'ps' 0 of .*DataParallel\(\) has no"):
-        Estimator(model_fn, config=settings).train(input_fn)
-
-
-def test_an_evaluator_does_not_train():
-    with pytest.raises(ValueError, match="train_and_evaluate"):
-        Estimator(model_fn, config=config("evaluator")).train(input_fn)
-
-
 def test_a_server_serves_until_the_training_ends(monkeypatch):
     monkeypatch.setenv("SKEST_SECRET", "of all")
     jobs = local_cluster(1, 1)
@@ -161,17 +150,6 @@ def test_a_server_serves_until_the_training_ends(monkeypatch):
     assert not server.is_alive()
     assert chief.checkpoint.global_step == 10
     assert chief.stop_reason == "reached step 10"
-
-
-def test_who_knows_no_secret_is_refused(monkeypatch):
-    from skest.distributed.ps.connection import RefusedError
-    from skest.distributed.testing import LocalServers
-
-    with LocalServers(1, secret="of all") as servers:
-        jobs = {"chief": ["127.0.0.1:1"], "ps": servers.addresses}
-        estimator = Estimator(model_fn, config=config("chief", jobs=jobs))
-        with pytest.raises(RefusedError, match="SKEST_SECRET"):
-            estimator.train(input_fn)
 
 
 def note_end(path, step=1, reason="enough", **options):
@@ -211,10 +189,3 @@ def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
         Estimator(model_fn, config=settings).train(input_fn)
     assert 0.9 < time.monotonic() - start < 30
     timer.join()
-
-
-def test_only_the_end_of_training_is_quiet():
-    with made(config("worker")):
-        raise TrainingOverError("the chief is gone")
-    with pytest.raises(KeyError), made(config("worker")):
-        raise KeyError("x")

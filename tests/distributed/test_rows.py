@@ -2,27 +2,30 @@
 """Tables in servers: what is fetched of them, when, and what is refused."""
 
 import functools
-from contextvars import ContextVar
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.distributed.ps import rows as remote_rows
-from skest.distributed.ps.elsewhere import LazyZeros, TablesElsewhere
-from skest.distributed.ps.rows import RemoteRows
+from skest.distributed.ps.rows import (
+    LazyZeros,
+    RemoteRows,
+    TablesElsewhere,
+    distinct_rows,
+)
 from skest.distributed.ps.variables import Variables
-from skest.distributed.testing import LocalServers
 from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
 from skest.feature_columns import categorical_column_with_identity as identity
 from skest.feature_columns.lookup import bring_rows, row_table
 from skest.heads.sampled_softmax import ClassTable, sampled_logits
 from skest.inputs import ArrayDataset
 from skest.optimizers.row_sparse import RowSparse
-from tests.distributed._training import replica
 from tests.distributed.test_exactness import assert_same, squared_error
 
 N_IDS, N_ROWS = 60, 64
@@ -126,14 +129,9 @@ def input_fn():
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_all_readers_see_the_rows_of_the_servers(monkeypatch, name):
-    with LocalServers(2) as servers, monkeypatch.context() as patch:
-        make = functools.partial(replica, servers.addresses)
-        patch.setattr(
-            "skest.estimators.estimator.LONE", ContextVar("test", default=make)
-        )
-        found = trained(NETWORKS[name])
-    assert_same(found, trained(NETWORKS[name]))
+def test_all_readers_see_the_rows_of_the_servers(served, name):
+    train = functools.partial(trained, NETWORKS[name])
+    assert_same(served(2, train), train())
 
 
 class Ones:
@@ -150,18 +148,6 @@ class Ones:
             self.fetched.append(sorted(ids.tolist()))
             shape, dtype = self.rows.row_shape(number)
             self.rows.put(number, ids, torch.ones(len(ids), *shape, dtype=dtype))
-
-
-def test_rows_that_come_ahead_are_fetched_once_for_all_readers():
-    network = TwoModules()
-    servers = Ones(network)
-    batches = [{k: torch.tensor([[i], [j]]) for k in "ab"} for i, j in [(1, 2), (3, 4)]]
-    for features in batches:
-        wanted = servers.rows.wanted(features)
-        servers.rows.begin_step(wanted)
-        servers.fetch(wanted.rows)
-        network(features)
-    assert servers.fetched == [[1, 2], [3, 4]]
 
 
 def test_ids_that_change_after_they_were_found():
@@ -257,3 +243,46 @@ def test_a_worker_draws_no_tables_of_columns(monkeypatch):
             assert not values.any()
         else:
             assert torch.equal(values, expected.state_dict()[name])
+
+
+# Rows of several tables, each once
+
+SIZES = [5, 3, 4]
+STARTS = [0, 5, 8, 12]
+# Of two tables rows are alike, and one behind the other.
+SHAPES = [(2,), (2,), ()]
+
+
+@given(st.data())
+def test_tables_together_are_what_each_is_alone(data):
+    numbers = data.draw(st.lists(st.sampled_from(range(3)), unique=True, min_size=1))
+    ids, values = {}, []
+    for n in sorted(numbers):
+        drawn = data.draw(st.lists(st.integers(0, SIZES[n] - 1), max_size=6))
+        ids[n] = torch.tensor(drawn, dtype=torch.int64)
+        values.append(torch.randn(len(drawn), *SHAPES[n]))
+    scratch = torch.full((12,), 77, dtype=torch.int32)
+    found = distinct_rows(ids, STARTS, scratch)
+    sums = found.summed(values)
+    for own, kept, total, value in zip(
+        ids.values(), found.ids, sums, values, strict=True
+    ):
+        assert sorted(kept.tolist()) == sorted(set(own.tolist()))
+        expected = torch.zeros(5, *value.shape[1:]).index_add_(0, own, value)
+        assert torch.equal(total, expected[kept])
+
+
+def test_what_is_known_is_returned_for_the_same_ids_only():
+    ids = {0: torch.tensor([4, 1, 4]), 1: torch.tensor([1])}
+    scratch = torch.zeros(12, dtype=torch.int32)
+    known = distinct_rows(ids, STARTS, scratch)
+    assert distinct_rows(ids, STARTS, scratch, known) is known
+    for other in (
+        {0: torch.tensor([4, 1, 4])},
+        {0: torch.tensor([4, 1, 3]), 1: torch.tensor([1])},
+        {0: torch.tensor([4, 1, 4]), 2: torch.tensor([1])},
+        {0: ids[0], 1: ids[1], 2: torch.tensor([], dtype=torch.int64)},
+    ):
+        found = distinct_rows(other, STARTS, scratch, known)
+        assert found is not known
+        assert found.given == [len(of_table) for of_table in other.values()]

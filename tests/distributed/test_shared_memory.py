@@ -4,11 +4,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
-from skest import feature_columns as fc
+from skest import DNNClassifier, RunConfig
 from skest.distributed import SharedMemory
-from skest.distributed.shared_memory import SharedMemoryReplica
+from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
 from skest.engine.loop import train_step
 from skest.engine.recorded.choice import make_step
 from skest.hooks.base import Run
@@ -50,7 +51,7 @@ def pair(**options):
     runs = [make_run(seed=seed, **options) for seed in (0, 1)]
     chief = SharedMemoryReplica(0, 2)
     chief.begin(runs[0])
-    worker = SharedMemoryReplica(1, 2, chief.file)
+    worker = SharedMemoryReplica(1, 2, chief.memory)
     worker.begin(runs[1])
     return (chief, worker), runs
 
@@ -115,19 +116,11 @@ def test_the_global_step_is_the_sum_and_begins_at_that_of_the_checkpoint():
     chief.begin(run)
     assert chief.is_alone
     assert [chief.steps_taken(run) for _ in range(2)] == [41, 42]
-    worker, other = SharedMemoryReplica(1, 2, chief.file), make_run()
+    worker, other = SharedMemoryReplica(1, 2, chief.memory), make_run()
     worker.begin(other)
     assert other.global_step == 42
     assert not chief.is_alone
     assert worker.steps_taken(other) == chief.global_step == 43
-
-
-def test_a_restarted_process_goes_on_counting():
-    (chief, worker), runs = pair()
-    worker.steps_taken(runs[1])
-    again = SharedMemoryReplica(1, 2, chief.file)
-    again.begin(make_run())
-    assert again.steps_taken(make_run()) == 2
 
 
 def test_all_stop_when_the_chief_asks():
@@ -138,7 +131,7 @@ def test_all_stop_when_the_chief_asks():
     worker.steps_taken(runs[1])
     assert runs[1].stop_reason == "the other processes have stopped"
     late = make_run()
-    SharedMemoryReplica(1, 2, chief.file).begin(late)
+    SharedMemoryReplica(1, 2, chief.memory).begin(late)
     assert late.should_stop
 
 
@@ -165,14 +158,6 @@ def test_buffers_begin_alike_and_then_belong_to_each_process():
     assert (theirs["saved"] != 7).all()
 
 
-def test_buffers_of_other_shapes_are_left_alone():
-    chief = SharedMemoryReplica(0, 2)
-    chief.begin(make_run(network=Drawn))
-    other = make_run(network=lambda: Drawn(n_rows=3))
-    SharedMemoryReplica(1, 2, chief.file).begin(other)
-    assert other.network.rows.tolist() == [3, 3, 3]
-
-
 def test_another_network_is_refused():
     chief = SharedMemoryReplica(0, 2)
     chief.begin(make_run())
@@ -180,10 +165,10 @@ def test_another_network_is_refused():
     with pytest.raises(
         ValueError, match=r"'weight' has the shape \(1, 4\) in this .*3\)"
     ):
-        SharedMemoryReplica(1, 2, chief.file).begin(other)
+        SharedMemoryReplica(1, 2, chief.memory).begin(other)
     other = make_run(network=lambda: torch.nn.Sequential(torch.nn.Linear(3, 1)))
     with pytest.raises(ValueError, match=r"'0.weight' .* and none in the calling one"):
-        SharedMemoryReplica(1, 2, chief.file).begin(other)
+        SharedMemoryReplica(1, 2, chief.memory).begin(other)
 
 
 def test_optimizers_whose_state_cannot_be_shared_are_refused():
@@ -193,9 +178,38 @@ def test_optimizers_whose_state_cannot_be_shared_are_refused():
         SharedMemoryReplica(0, 2).begin(make_run(torch.optim.NAdam))
 
 
-def test_there_is_no_memory_before_the_beginning():
-    with pytest.raises(RuntimeError, match="has not begun"):
-        _ = SharedMemoryReplica(0, 2).file
+DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16]
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=8),
+    dtype=st.sampled_from(DTYPES),
+    n_counters=st.integers(1, 20),
+)
+def test_tensors_are_where_the_others_look(shapes, dtype, n_counters):
+    tensors = {f"0:{i}/s": torch.ones(s).to(dtype) for i, s in enumerate(shapes)}
+    first = SharedTensors.create(tensors, n_counters)
+    second = SharedTensors(first.file, first.layout)
+    assert second.counters.tolist() == [0] * n_counters
+    first.counters[-1] = 7
+    assert second.counters[-1] == 7
+    for i, (name, tensor) in enumerate(tensors.items()):
+        assert torch.equal(second.tensors[name], tensor)
+        first.tensors[name].fill_(i % 2)
+    for name in tensors:
+        assert torch.equal(second.tensors[name], first.tensors[name])
+    first.file.close()
+
+
+def test_what_is_written_apart_shares_no_cache_line_and_steps_are_side_by_side():
+    slots = {f"{i}:{p}/step": torch.tensor(1.0) for i in (0, 1) for p in "ab"}
+    shared = SharedTensors.create({"a": torch.ones(3), "b": torch.ones(3), **slots}, 2)
+    assert shared.counters.strides == (64,)
+    at = {name: tensor.data_ptr() for name, tensor in shared.tensors.items()}
+    assert at["a"] % 64 == at["b"] % 64 == 0
+    assert at["0:b/step"] - at["0:a/step"] == 4
+    stores = {n: t.untyped_storage().data_ptr() for n, t in shared.tensors.items()}
+    assert stores["0:a/step"] == stores["0:b/step"] != stores["1:a/step"]
 
 
 def variables(model):
@@ -228,28 +242,6 @@ def test_one_worker_is_a_local_training_bit_for_bit(optimizer, execution):
         )
 
     ours, theirs = (variables(fitted(c, make)) for c in (ONE_WORKER, RunConfig()))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        np.testing.assert_array_equal(ours[name], theirs[name])
-
-
-def test_one_worker_trains_wide_and_deep_bit_for_bit():
-    rng = np.random.default_rng(0)
-    words = fc.categorical_column_with_hash_bucket("word", 500)
-    X = {"word": rng.integers(0, 300, 400).astype(str), "x": rng.normal(size=400)}
-    y = rng.integers(0, 2, 400)
-    models = [
-        DNNLinearCombinedClassifier(
-            (8,),
-            linear_feature_columns=[words],
-            dnn_feature_columns=[fc.numeric_column("x"), fc.embedding_column(words, 4)],
-            max_iter=4,
-            random_state=0,
-            config=config,
-        ).fit(X, y)
-        for config in (ONE_WORKER, RunConfig())
-    ]
-    ours, theirs = map(variables, models)
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name], theirs[name])

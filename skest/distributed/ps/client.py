@@ -1,23 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`PSClient`: what a worker asks of all parameter servers."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-
-from torch import Tensor
+from collections.abc import Callable, Mapping, Sequence
 
 from skest.distributed.ps.connection import Peer, RefusedError, Session, connect
-from skest.distributed.ps.messages import Message, Op, Status
-from skest.distributed.ps.transfer import (
-    Arriving,
-    block_of,
-    blocks_of,
-    table_of_contents,
-)
-from skest.distributed.ps.variables import Part, Variables
+from skest.distributed.ps.messages import Message, Status
 from skest.exceptions import PeerLostError
-
-# torch imports its compiler for the first optimizer of a process.
-_SECONDS_TO_BEGIN = 60.0
 
 
 class PSClient:
@@ -123,47 +111,3 @@ class PSClient:
         finish = self.begin(dict.fromkeys(range(len(self.addresses)), request))
         replies = finish(more_seconds)
         return [replies[ps] for ps in range(len(self.addresses))]
-
-    def initialize(
-        self, variables: Variables, parts: Sequence[Part[Tensor]], step: int
-    ) -> None:
-        """Give all servers their variables."""
-        for ps, part in enumerate(parts):
-            contents = table_of_contents(part)
-            announced = {
-                "variables": variables.to_json(),
-                "tensors": contents,
-                "optimizers": part.optimizers,
-                "step": step,
-            }
-            self.ask(ps, Message(Op.INIT, control=announced))
-            for block in blocks_of(contents):
-                place = block._asdict()
-                content = [block_of(part, place)]
-                self.ask(ps, Message(Op.PUT, control=place, payload=content))
-        self.commit()
-
-    def commit(self) -> None:
-        """Let all servers begin with the variables that they were given."""
-        self.ask_all(Message(Op.COMMIT), more_seconds=_SECONDS_TO_BEGIN)
-
-    def snapshot(self, kinds: Sequence[str]) -> tuple[int, Iterator[Part[Tensor]]]:
-        """Return the global step, and the state of all servers.
-
-        Each part comes when it is asked for.
-        """
-        replies = self.take_snapshot(kinds)
-        parts = (self._fetch(ps, reply) for ps, reply in enumerate(replies))
-        return replies[0].step, parts
-
-    def take_snapshot(self, kinds: Sequence[str]) -> list[Message]:
-        """Let all servers prepare variables of some kinds, and say what they have."""
-        return self.ask_all(Message(Op.SNAPSHOT, control={"kinds": list(kinds)}))
-
-    def _fetch(self, ps: int, reply: Message) -> Part[Tensor]:
-        contents = reply.control["tensors"]
-        arriving = Arriving(contents, reply.control["optimizers"])
-        for block in blocks_of(contents):
-            found = self.ask(ps, Message(Op.FETCH, control=block._asdict()))
-            arriving.put(block._asdict(), found.payload[0])
-        return arriving.complete()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker and the parameter servers exchange in a step."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from skest.distributed.ps.optimizers import Flat
 from skest.distributed.ps.rows import RemoteRows, Wanted
 from skest.distributed.ps.variables import Variables
 from skest.optimizers.state import group_options
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds
 
 
 class Exchange:
@@ -79,8 +82,11 @@ class Exchange:
         self.rows.begin_step(wanted)
         if finish():
             return
+        pause = _SHORTEST_PAUSE
         while not self._begin_pull(wanted.rows, Pull.NOW)():
             self._check()  # it is too far ahead of other tasks
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def pull_ahead(self, features: Any) -> None:
         """Ask for what the next `pull` brings, if it is for this very batch."""

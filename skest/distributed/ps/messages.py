@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 #: Version of all that is said here; both ends must have the same.
-PROTOCOL = 2
+PROTOCOL = 3
 #: In front of a message there is room for its authentication code.
 MAC_BYTES = 32
 HEADER_BYTES = 64
@@ -36,6 +36,7 @@ _DTYPES = {
 class Op(IntEnum):
     """What a worker asks for."""
 
+    HELLO = 0
     INFO = 1
     INIT = 2
     PUT = 3
@@ -44,13 +45,10 @@ class Op(IntEnum):
     PUSH = 6
     SNAPSHOT = 7
     FETCH = 8
-    WRITE = 9
-    RESTORE = 10
-    STATS = 11
-    STOP = 12
-    BYE = 13
-    SHUTDOWN = 14
-    HELLO = 15
+    STATS = 9
+    STOP = 10
+    BYE = 11
+    SHUTDOWN = 12
 
 
 class Pull(IntEnum):

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.core.tensor_files import Rows
-from skest.distributed.ps.elsewhere import TablesElsewhere
 from skest.distributed.ps.messages import Reader, WireError, dtype_named
+from skest.distributed.ps.rows import TablesElsewhere
 from skest.distributed.ps.variables import (
     Part,
     Variable,
     Variables,
     mark_row_table,
     n_rows_of,
+    variable_of,
 )
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
@@ -73,7 +73,7 @@ class Shard:
         self,
         variables: Variables,
         ps: int,
-        part: Part[Tensor],
+        part: Part,
         lock: AbstractContextManager[Any],
     ) -> None:
         self.variables, self.ps, self._lock = variables, ps, lock
@@ -161,7 +161,7 @@ class Shard:
             for name in gradients:
                 self._parameters[name].grad = None
 
-    def state(self, kinds: Sequence[str]) -> Part[Rows]:
+    def state(self, kinds: Sequence[str]) -> Part:
         """Return variables of some kinds, and their slots, to be saved.
 
         What is read as a whole is copied now. Tables and what is as large are not: their
@@ -188,9 +188,9 @@ class Shard:
                 now |= {key: state[key] for key in ("slots", "values")}
             descriptions.append(now)
         tables = {v.name for v in self._tables}
-        tensors: dict[str, Rows] = {
+        tensors: dict[str, Any] = {
             key: LockedRows(tensor, self._lock)
-            if _variable_of(key) in tables and tensor.ndim
+            if variable_of(key) in tables and tensor.ndim
             else tensor.clone()
             for key, tensor in live.items()
         }
@@ -232,16 +232,9 @@ class Shard:
         limits = self._limits.repeat_interleave(torch.tensor(counts))
         found = ids.split(counts)
         if ((ids < 0) | (ids >= limits)).any():
-            beyond = [
-                f"{v.name!r} (it has {n_rows})"
-                for v, own, n_rows in zip(
-                    self._tables, found, self._n_rows, strict=True
-                )
-                if len(own) and not 0 <= int(own.min()) <= int(own.max()) < n_rows
-            ]
             raise WireError(
-                f"A message has rows that parameter server {self.ps} does not have, of "
-                f"{', '.join(beyond)}."
+                f"A message has rows that parameter server {self.ps} does not have: its "
+                f"tables have {self._n_rows}."
             )
         return found
 
@@ -253,12 +246,6 @@ def _slots(tensors: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:
         for key, tensor in tensors.items()
         if key.startswith(prefix)
     }
-
-
-def _variable_of(key: str) -> str:
-    """Return the variable of a key of `Part.tensors`."""
-    owner, _, rest = key.partition(":")
-    return rest if owner == "variable" else rest.rpartition("/")[0]
 
 
 def rebuilt_optimizer(

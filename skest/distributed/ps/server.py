@@ -3,29 +3,33 @@
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
 
-from skest.core.tensor_files import Rows
-from skest.distributed.ps.addresses import listen
-from skest.distributed.ps.checkpoint import read_part, shard_of, write_part
-from skest.distributed.ps.connection import Peer, RefusedError, Session, welcome
-from skest.distributed.ps.messages import Message, Op, Pull, Reader, Status, WireError
+from skest.distributed.ps.connection import (
+    Peer,
+    RefusedError,
+    Session,
+    listen,
+    welcome,
+)
+from skest.distributed.ps.messages import (
+    Message,
+    Op,
+    Pull,
+    Reader,
+    Status,
+    WireError,
+    dtype_named,
+    name_of_dtype,
+)
 from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.tasks import Members
-from skest.distributed.ps.transfer import (
-    Arriving,
-    block_of,
-    blocks_of,
-    table_of_contents,
-)
 from skest.distributed.ps.variables import Part, Variables
 from skest.exceptions import PeerLostError
 
@@ -59,9 +63,6 @@ class ParameterServer:
         Seconds that a task has to take what it asked for.
     orphan_timeout : float, default=1200.0
         Seconds without any word from any task after which the server ends by itself.
-    model_dir : path, default=None
-        Where it writes and reads its shards of checkpoints; messages name checkpoints in
-        it, and reach no other files.
 
     Attributes
     ----------
@@ -84,7 +85,6 @@ class ParameterServer:
         use_locking: bool = True,
         timeout: float = 30.0,
         orphan_timeout: float = 1200.0,
-        model_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         opened = listen(address, secret) if isinstance(address, str) else address
         host, port = opened.getsockname()[:2]
@@ -97,7 +97,6 @@ class ParameterServer:
         self.use_locking = use_locking
         self._listening, self._secret, self._timeout = opened, secret, timeout
         self._orphan_timeout = orphan_timeout
-        self._model_dir = None if model_dir is None else Path(model_dir)
         self._shard: Shard | None = None
         self._lock = threading.RLock()  # of what is read
         self._updating = threading.Lock()  # taken before the other one
@@ -140,7 +139,6 @@ class ParameterServer:
             Seconds that tasks have to close their sessions themselves.
         """
         self._stopped.set()
-        self.members.dismiss()
         polite = time.monotonic() + farewell
         while time.monotonic() < polite and self._sessions:
             time.sleep(_GLANCE / 10)
@@ -201,7 +199,7 @@ class ParameterServer:
         variables = None if self._shard is None else self._shard.variables.to_json()
         return self.reply(control={"variables": variables, **self._notice})
 
-    def initialize(self, control: Mapping[str, Any], part: Part[Tensor]) -> Message:
+    def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
         variables = Variables.from_json(control["variables"])
         shard = Shard(variables, self.ps, part, self._lock)
@@ -213,16 +211,11 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        is_ahead = request.number == Pull.AHEAD
-        if (
-            self.ps == 0
-            and request.number
-            and self.members.must_wait(peer, int(is_ahead))
-        ):
-            if not is_ahead:  # to wait would hold up the gradients behind this request
-                # Who hears nothing for as long as its timeout takes this for lost.
-                self.members.wait_for_others(peer, self._timeout / 2)
-            # Other servers did not wait: what they answered is from before that.
+        n_ahead = int(request.number == Pull.AHEAD)
+        is_step = self.ps == 0 and request.number
+        if is_step and self.members.must_wait(peer, n_ahead):
+            # It asks again: to wait here would hold up gradients behind this request,
+            # and the other servers answered from before that.
             return self.reply(Status.LATER)
         with self._lock if self.use_locking else contextlib.nullcontext():
             # Counted first: who does not wait may be given a part of the next update.
@@ -256,28 +249,16 @@ class ParameterServer:
                     shard.update(gradients)
                     self._n_updates += 1
 
-    def snapshot(self, kinds: list[str]) -> tuple[Message, Part[Rows]]:
-        """Return variables as they are now, but for rows, which are read later."""
+    def snapshot(self, kinds: list[str]) -> tuple[Message, Mapping[str, Any]]:
+        """Return variables as they are now, but for rows of tables: they are read later."""
         with self._lock:
             part, reply = self._variables.state(kinds), self.reply()
-        contents = {"tensors": table_of_contents(part), "optimizers": part.optimizers}
-        return reply._replace(control=contents), part
-
-    def write(self, control: Mapping[str, Any], part: Part[Rows]) -> Message:
-        """Write a part into a checkpoint; meanwhile gradients come in."""
-        variables = self._variables.variables
-        own = shard_of(variables, self.ps, part, control["aliases"])
-        try:
-            record = write_part(self._model_dir, control["directory"], own)
-        except OSError as error:
-            return self.reply(control={"failure": str(error)})
-        return self.reply(control={"record": record})
-
-    def read(self, control: Mapping[str, Any]) -> Part[Tensor]:
-        """Return what this server has in a checkpoint."""
-        variables = Variables.from_json(control["variables"])
-        where = (self._model_dir, control["directory"], control["checksum"])
-        return read_part(*where, variables, self.ps, control["optimizers"])
+        tensors = [
+            [name, name_of_dtype(tensor.dtype), list(tensor.shape)]
+            for name, tensor in part.tensors.items()
+        ]
+        contents = {"tensors": tensors, "optimizers": part.optimizers}
+        return reply._replace(control=contents), part.tensors
 
     def stats(self, peer: Peer) -> Message:
         """Return what is known of tasks."""
@@ -309,10 +290,8 @@ class _Conversation:
 
     def __init__(self, server: ParameterServer, peer: Peer, session: Session) -> None:
         self._server, self._peer, self._session = server, peer, session
-        self._arriving: Arriving | None = None
-        self._ready: tuple[Mapping[str, Any], Callable[[], Part[Tensor]]] | None = None
-        self._snapshot: Part[Rows] | None = None
-        self._left_to_fetch = 0
+        self._arriving: _Arriving | None = None
+        self._snapshot: Mapping[str, Any] = {}
         self._options: dict[tuple[int, int], dict[str, Any]] = {}
         self._has_answered = False
         self._error = ""
@@ -330,6 +309,8 @@ class _Conversation:
     def _handle(self, request: Message) -> None:
         """Answer a request; an error behind the answer is that to the next request."""
         self._has_answered = False
+        if request.code != Op.FETCH:
+            self._snapshot = {}
         try:
             if not self._error:
                 self._take(request)
@@ -358,33 +339,23 @@ class _Conversation:
         if code == Op.PULL:
             return server.pull(self._peer, request)
         if code == Op.INIT:
-            self._arriving = Arriving(control["tensors"], control["optimizers"])
-            self._ready = (control, self._arriving.complete)
+            self._arriving = _Arriving(control)
             return server.reply()
         if code == Op.PUT and self._arriving is not None:
-            self._arriving.put(control, request.payload[0])
+            self._arriving.put(request)
             return server.reply()
-        if code == Op.RESTORE:
-            part = server.read(control)
-            self._ready = (control, lambda: part)
-            return server.reply()
-        if code == Op.COMMIT and self._ready is not None:
-            (announced, complete), self._ready, self._arriving = self._ready, None, None
-            return server.initialize(announced, complete())
+        if code == Op.COMMIT and self._arriving is not None:
+            arriving, self._arriving = self._arriving, None
+            return server.initialize(arriving.control, arriving.complete())
         if code == Op.SNAPSHOT:
             reply, self._snapshot = server.snapshot(list(control["kinds"]))
-            contents = reply.control["tensors"]
-            self._left_to_fetch = sum(block.size for block in blocks_of(contents))
             return reply
-        if code == Op.FETCH and self._snapshot is not None:
-            content = block_of(self._snapshot, control)
-            self._left_to_fetch -= len(content)
-            if self._left_to_fetch <= 0:
-                self._snapshot = None
-            return server.reply(payload=[content])
-        if code == Op.WRITE and self._snapshot is not None:
-            frozen, self._snapshot = self._snapshot, None
-            return server.write(control, frozen)
+        if code == Op.FETCH:
+            rows = self._snapshot[control["name"]]
+            if not rows.shape:
+                rows = rows.reshape(1)
+            first = control["first"]
+            return server.reply(payload=[rows[first : first + control["n"]]])
         if code == Op.STATS:
             return server.stats(self._peer)
         if code == Op.STOP:
@@ -394,6 +365,38 @@ class _Conversation:
         if code in (Op.INFO, Op.BYE, Op.SHUTDOWN):
             return server.info()
         raise WireError(f"There is no request {code} here, or not now.")
+
+
+class _Arriving:
+    """The variables of a server, which come block by block.
+
+    Parameters
+    ----------
+    control : dict
+        What announces them.
+    """
+
+    def __init__(self, control: Mapping[str, Any]) -> None:
+        self.control = control
+        self._tensors = {
+            str(name): torch.empty(shape, dtype=dtype_named(dtype))
+            for name, dtype, shape in control["tensors"]
+        }
+        self._left = sum(t.nbytes for t in self._tensors.values())
+
+    def put(self, request: Message) -> None:
+        """Write a block of rows."""
+        name, first, n_rows = (request.control[key] for key in ("name", "first", "n"))
+        tensor = self._tensors[name]
+        place = (tensor if tensor.ndim else tensor.reshape(1))[first : first + n_rows]
+        place.copy_(Reader(request).take(place.shape, place.dtype))
+        self._left -= place.nbytes
+
+    def complete(self) -> Part:
+        """Return all; raise WireError if something is missing."""
+        if self._left != 0:
+            raise WireError(f"{self._left} bytes of the variables did not come.")
+        return Part(self.control["optimizers"], self._tensors)
 
 
 def serve_parameters(address: str | socket.socket, ps: int = 0, **options: Any) -> None:

@@ -25,15 +25,12 @@ class Member:
         know.
     has_left : bool
         Whether it said that it does no more.
-    is_waiting : bool
-        Whether it waits here for others.
     """
 
     clock: int
     seen: float
     staleness: Counter[int] = field(default_factory=Counter)
     has_left: bool = False
-    is_waiting: bool = False
 
 
 class Members:
@@ -56,68 +53,43 @@ class Members:
     def __init__(self, lease: float, max_staleness: int | None = None) -> None:
         self.lease, self.max_staleness = lease, max_staleness
         self._all: dict[Peer, Member] = {}
-        self._changed = threading.Condition()
-        self._is_over = False
+        self._lock = threading.RLock()
 
     def heard(self, peer: Peer) -> None:
         """Note that a task is there; one that is new, or back, is as far as the slowest."""
-        with self._changed:
+        with self._lock:
             now = time.monotonic()
             known = self._all.get(peer)
             if known is None or known.has_left or not self._is_present(known):
                 clock = min((m.clock for m in self._present()), default=0)
                 member = self._all.setdefault(peer, Member(clock, now))
                 member.clock, member.has_left = max(member.clock, clock), False
-                self._changed.notify_all()
             self._all[peer].seen = now
 
     def pushed(self, peer: Peer, staleness: int) -> None:
         """Note that a task took a step."""
-        with self._changed:
+        with self._lock:
             member = self._all[peer]
             member.clock += 1
             member.staleness[staleness] += 1
-            self._changed.notify_all()
 
     def left(self, peer: Peer) -> None:
         """Note that a task takes no more steps."""
-        with self._changed:
+        with self._lock:
             if peer in self._all:
                 self._all[peer].has_left = True
-            self._changed.notify_all()
-
-    def wait_for_others(self, peer: Peer, seconds: float) -> None:
-        """Wait until the task is not too far ahead of those that are there.
-
-        After so many seconds it may still be.
-        """
-        with self._changed:
-            member = self._all[peer]
-            member.is_waiting, end = True, time.monotonic() + seconds
-            try:
-                while self.must_wait(peer) and (left := end - time.monotonic()) > 0:
-                    # Leases end without a notice.
-                    self._changed.wait(min(1.0, self.lease / 4, left))
-            finally:
-                member.is_waiting, member.seen = False, time.monotonic()
-
-    def dismiss(self) -> None:
-        """Let nobody wait any more: the server ends."""
-        with self._changed:
-            self._is_over = True
-            self._changed.notify_all()
 
     def must_wait(self, peer: Peer, n_ahead: int = 0) -> bool:
         """Tell whether a task is too far ahead, when it has taken `n_ahead` more steps."""
-        if self.max_staleness is None or self._is_over:
+        if self.max_staleness is None:
             return False
-        with self._changed:
+        with self._lock:
             slowest = min((m.clock for m in self._present()), default=0)
             return self._all[peer].clock + n_ahead - slowest > self.max_staleness
 
     def active(self, but: Peer) -> list[str]:
         """Return the names of the others that are there and did not leave."""
-        with self._changed:
+        with self._lock:
             return [
                 str(peer)
                 for peer, member in self._all.items()
@@ -126,7 +98,7 @@ class Members:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what is known of every task."""
-        with self._changed:
+        with self._lock:
             return [
                 {
                     **peer._asdict(),
@@ -140,14 +112,12 @@ class Members:
     @property
     def last_heard(self) -> float:
         """When any of them was last heard of; minus infinity if there are none."""
-        with self._changed:
-            if any(member.is_waiting for member in self._all.values()):
-                return time.monotonic()
+        with self._lock:
             times = (member.seen for member in self._all.values())
             return max(times, default=float("-inf"))
 
     def _is_present(self, member: Member) -> bool:
-        return member.is_waiting or time.monotonic() - member.seen <= self.lease
+        return time.monotonic() - member.seen <= self.lease
 
     def _present(self) -> list[Member]:
         """Return those whose steps count."""

@@ -4,13 +4,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.core.tensor_files import Rows
 from skest.distributed.ps.messages import dtype_named, name_of_dtype
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import named_state
@@ -143,10 +142,7 @@ class Variables:
         ]
 
 
-AnyRows = TypeVar("AnyRows", bound=Rows)
-
-
-class Part(NamedTuple, Generic[AnyRows]):
+class Part(NamedTuple):
     """What one server holds.
 
     Parameters
@@ -159,7 +155,13 @@ class Part(NamedTuple, Generic[AnyRows]):
     """
 
     optimizers: list[dict[str, Any]]
-    tensors: Mapping[str, AnyRows]
+    tensors: Mapping[str, Any]
+
+
+def variable_of(key: str) -> str:
+    """Return the name of the variable in a key of `Part.tensors`."""
+    owner, _, rest = key.partition(":")
+    return rest if owner == "variable" else rest.rpartition("/")[0]
 
 
 def is_row_table(tensor: Tensor) -> bool:
@@ -225,64 +227,7 @@ def described(
     return descriptions, tensors
 
 
-def split(
-    variables: Variables, network: nn.Module, optimizers: Sequence[Optimizer]
-) -> list[Part[Tensor]]:
-    """Cut the state of a training into the parts of the servers.
-
-    Parameters
-    ----------
-    variables : Variables
-        Of the network.
-    network : nn.Module
-        Has the values, and names the parameters of the optimizers.
-    optimizers : sequence of Optimizer
-        Have the slots and options.
-
-    Returns
-    -------
-    list of Part
-        One for each server. Tensors are parts of those given where that is possible.
-    """
-    descriptions, slots = described(network, optimizers)
-    values = unique_state(network)
-    return [
-        _part(variables, ps, descriptions, values, slots)
-        for ps in range(variables.num_ps)
-    ]
-
-
-def options_of(
-    variables: Variables,
-    network: nn.Module,
-    optimizers: Sequence[Optimizer],
-    scalars: Mapping[str, Any],
-) -> list[list[dict[str, Any]]]:
-    """Return `Part.optimizers` of all servers, for what a checkpoint has of them.
-
-    Parameters
-    ----------
-    variables : Variables
-        Of the network.
-    network : nn.Module
-        Whose parameters the optimizers have.
-    optimizers : sequence of Optimizer
-        Their options are what they are now.
-    scalars : dict
-        ``Checkpoint.scalars``.
-    """
-    descriptions, _ = described(network, optimizers)
-    for description, saved in zip(
-        descriptions, scalars.get("optimizers", []), strict=False
-    ):
-        description |= {key: saved[key] for key in ("slots", "values")}
-    return [
-        [_held(description, variables, ps) for description in descriptions]
-        for ps in range(variables.num_ps)
-    ]
-
-
-def _held(
+def held_description(
     description: Mapping[str, Any], variables: Variables, ps: int
 ) -> dict[str, Any]:
     """Return the description of an optimizer with what one server has."""
@@ -296,58 +241,6 @@ def _held(
     for key in ("slots", "values"):
         part[key] = {n: description[key][n] for n in members if n in description[key]}
     return part
-
-
-def _part(
-    variables: Variables,
-    ps: int,
-    descriptions: Sequence[Mapping[str, Any]],
-    values: Mapping[str, Tensor],
-    slots: Mapping[str, Tensor],
-) -> Part[Tensor]:
-    held = {v.name: v for v in variables.all if v.ps in (-1, ps)}
-    tensors = {
-        f"variable:{name}": _cut(values[name].detach(), v, ps, variables.num_ps)
-        for name, v in held.items()
-    }
-    optimizers = []
-    for i, description in enumerate(descriptions):
-        part = _held(description, variables, ps)
-        for name, kept in part["slots"].items():
-            for slot in kept:
-                key = f"{i}:{name}/{slot}"
-                tensors[key] = _cut(slots[key], held[name], ps, variables.num_ps)
-        optimizers.append(part)
-    return Part(optimizers, tensors)
-
-
-def _cut(tensor: Tensor, variable: Variable, ps: int, num_ps: int) -> Tensor:
-    """Return the rows of a server; slots that have no rows are in all servers."""
-    if variable.ps == -1 and tensor.shape == variable.shape:
-        return rows_of(tensor, ps, num_ps)
-    return tensor
-
-
-def merged_options(
-    scalars: Mapping[str, Any], parts: Sequence[Sequence[Mapping[str, Any]]]
-) -> dict[str, Any]:
-    """Return ``Checkpoint.scalars`` with the slots that servers have.
-
-    Parameters
-    ----------
-    scalars : dict
-        Those of the process that writes checkpoints.
-    parts : sequence of list
-        `Part.optimizers` of all servers.
-    """
-    descriptions = []
-    for i, own in enumerate(scalars["optimizers"]):
-        merged: dict[str, Any] = {**own, "slots": {}, "values": {}}
-        for part in parts:
-            for key in ("slots", "values"):
-                merged[key] |= part[i][key]
-        descriptions.append(merged)
-    return {**scalars, "optimizers": descriptions}
 
 
 def _told(variable: Variable | None) -> str:
@@ -393,24 +286,12 @@ def place(sizes: Mapping[str, int], num_ps: int) -> dict[str, int]:
     return {name: chosen[name] for name in sorted(chosen)}
 
 
-def rows_of(table: Tensor, ps: int, num_ps: int) -> Tensor:
-    """Return the rows of a table that one server holds: every `num_ps`-th from `ps` on.
+def n_rows_of(n_rows: int, ps: int, num_ps: int) -> int:
+    """Return how many rows of a table one server holds: every `num_ps`-th from `ps` on.
 
     Row ``r`` is row ``r // num_ps`` of server ``r % num_ps``. Ids that are sorted by how
     frequent they are are spread evenly so.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skest.distributed.ps.variables import rows_of
-    >>> rows_of(torch.arange(5), 1, 2)
-    tensor([1, 3])
     """
-    return table[ps::num_ps]
-
-
-def n_rows_of(n_rows: int, ps: int, num_ps: int) -> int:
-    """Return how many of the rows of a table `rows_of` gives to a server."""
     return len(range(ps, n_rows, num_ps))
 
 

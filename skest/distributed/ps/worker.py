@@ -9,26 +9,33 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import ShardedCheckpoint, StoredTensor
+from skest.checkpoints.format import reading
 from skest.checkpoints.store import CheckpointStore, DirectoryStore
 from skest.core.interrupts import INTERRUPTED
-from skest.distributed.ps.checkpoint import gathered, join, restore, sharded
+from skest.distributed.ps.checkpoint import (
+    join,
+    outlined,
+    snapshot,
+    state_in_files,
+    state_of,
+    upload,
+)
 from skest.distributed.ps.client import PSClient
 from skest.distributed.ps.connection import Peer
-from skest.distributed.ps.elsewhere import TablesElsewhere
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
+from skest.distributed.ps.rows import TablesElsewhere
 from skest.distributed.ps.variables import (
     Variables,
     elsewhere_of,
     hidden,
-    split,
     unique_state,
 )
 from skest.engine.loop import (
@@ -134,7 +141,8 @@ class AsyncReplica(Replica):
         self.client = PSClient(ps_addresses, peer, secret, strategy.timeout)
         self._strategy, self._check = strategy, check
         self._attach_timeout = attach_timeout
-        self._is_resumed = self._is_saving = self._has_lost = False
+        self._is_saving = self._has_lost = False
+        self._resumed_from: Path | None = None
         self._own_steps = 0
         self._known: Variables | None = None
         self._in_exchange: Exchange | None = None
@@ -146,17 +154,18 @@ class AsyncReplica(Replica):
         return isinstance(exc_info[1], TrainingOverError)
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
-        """Return what to go on from; servers read their tables themselves."""
-        if not isinstance(store, DirectoryStore):
-            return store.latest()
-        found = store.latest(_described_if_cut)
-        self._is_resumed = found is not None and bool(found.scalars.get("optimizers"))
+        """Return what to go on from; servers get their tensors from the files."""
+        found = store.latest()
         # Without the state of optimizers, these begin with what the network has.
-        return found if self._is_resumed or found is None else store.latest()
+        is_whole = found is not None and found.scalars.get("optimizers")
+        if found is None or not is_whole or not isinstance(store, DirectoryStore):
+            return found
+        self._resumed_from = store.latest_path()
+        return outlined(found)
 
     def building(self) -> AbstractContextManager[Any]:
         """Let a model be built whose tables are elsewhere, unless they are drawn here."""
-        if self.is_chief and not self._is_resumed:
+        if self.is_chief and self._resumed_from is None:
             return contextlib.nullcontext()
         return TablesElsewhere()
 
@@ -222,18 +231,28 @@ class AsyncReplica(Replica):
         return self.client.step
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
-        """Return a checkpoint of what is in the servers; all else is of this process."""
+        """Return a checkpoint of what is in the servers; all else is of this process.
+
+        If it is to be saved, tensors are fetched while they are written.
+        """
         if self._in_exchange is None:
             return capture(run)
         with self._losing(run):
-            if self._is_saving:
-                return self._sharded(run, capture)
-            step, parts = self.client.snapshot(["dense", "table"])
-            found = gathered(self._variables, parts)
-        self._load(run, found.values, "dense")
+            kinds = ["dense", "table"]
+            found = snapshot(
+                self.client, self._variables, kinds, refuse_nan=self._is_saving
+            )
+            if not self._is_saving:
+                whole = {
+                    name: t[:] if t.shape else t for name, t in found.tensors.items()
+                }
+                found = found._replace(tensors=whole)
         elsewhere, others = elsewhere_of(self._variables, run.network)
+        shown = copy.copy(run)
+        # The position in the input counts the steps of this process.
+        shown.global_step, shown.start_step = found.step, found.step - self._own_steps
         with hidden(run.network, elsewhere | others.keys()):
-            captured = capture(self._shown(run, step))
+            captured = capture(shown)
         return join(found, captured, others)
 
     def refresh(self, run: Run) -> None:
@@ -290,8 +309,7 @@ class AsyncReplica(Replica):
                 )
             time.sleep(_PAUSE)
         self._check_variables(found[0])
-        if not self._is_resumed:  # else what a chief had saved is newer
-            self._load_constants(run)
+        self._load_constants(run)
 
     def _initialize(self, run: Run, ready: list[bool]) -> None:
         """Give the servers the variables of this process, or those of its checkpoint."""
@@ -304,13 +322,10 @@ class AsyncReplica(Replica):
                 "chief died: it has no variables, as others have."
             )
         model = (self._variables, run.network, run.spec.optimizers)
-        path = None
-        if self._is_resumed and run.model_dir is not None:
-            path = DirectoryStore(run.model_dir).latest_path()
-        if path is None:
-            self.client.initialize(self._variables, split(*model), run.global_step)
-        else:
-            restore(self.client, *model, path)
+        path = self._resumed_from
+        state = state_of(*model) if path is None else state_in_files(path, *model)
+        upload(self.client, self._variables, state, run.global_step)
+        if path is not None:
             self._load_constants(run)
 
     def _check_variables(self, info: Message) -> None:
@@ -325,40 +340,28 @@ class AsyncReplica(Replica):
             )
 
     def _load_constants(self, run: Run) -> None:
-        _, parts = self.client.snapshot(["constant"])
-        self._load(run, gathered(self._variables, parts).values, "constant")
-
-    def _load(self, run: Run, values: dict[str, Tensor], kind: str) -> None:
-        """Set variables of the network to those of the servers."""
+        """Set what no optimizer updates to what the chief has drawn, or has saved."""
+        names = [v.name for v in self._variables.of_kind("constant")]
+        if self._resumed_from is None:
+            served = snapshot(self.client, self._variables, ["constant"]).tensors
+            found = {name: served[f"variable:{name}"] for name in names}
+        else:
+            with reading(self._resumed_from) as files:
+                stored = files.stored("variables")
+                found = {name: stored[name].whole() for name in names}
         tensors = unique_state(run.network)
         with torch.no_grad():
-            for v in self._variables.of_kind(kind):
-                tensors[v.name].copy_(values[v.name])
+            for name, value in found.items():
+                tensors[name].copy_(value[:] if value.shape else value)
 
     def _save(self, run: Run, save: Callable[[Any], None]) -> None:
-        """Let the servers write a checkpoint."""
+        """Save what the servers have."""
         self._is_saving = True
         try:
             with self._losing(run):
                 save(run.capture_checkpoint())
         finally:
             self._is_saving = False
-
-    def _sharded(self, run: Run, capture: Callable[[Run], Any]) -> ShardedCheckpoint:
-        """Return a checkpoint that is written where the variables are."""
-        replies = self.client.take_snapshot(["dense", "table"])
-        shown = self._shown(run, replies[0].step)
-        return sharded(
-            *(self.client, self._variables, run.network, replies),
-            capture=lambda: capture(shown),
-        )
-
-    def _shown(self, run: Run, step: int) -> Run:
-        """Return the run as a checkpoint shall see it."""
-        shown = copy.copy(run)
-        # The position in the input counts the steps of this process.
-        shown.global_step, shown.start_step = step, step - self._own_steps
-        return shown
 
     def _step(
         self,
@@ -452,11 +455,6 @@ class AsyncReplica(Replica):
         if self._in_exchange is None:
             raise RuntimeError("A step was asked for before 'begin'.")
         return self._in_exchange
-
-
-def _described_if_cut(stored: StoredTensor) -> Tensor:
-    """Return a tensor without its values if it is a table, which servers read."""
-    return stored.whole() if stored.n_rows is None else stored.described()
 
 
 def _leave_to_servers(spec: EstimatorSpec) -> None:
