@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         PredictOutput,
         RegressionOutput,
     )
-    from skest.export.trial import Trial
 
 __all__ = [
     "BestExporter",
@@ -39,7 +38,6 @@ __all__ = [
     "OnnxGraph",
     "PredictOutput",
     "RegressionOutput",
-    "Trial",
     "build_onnx",
     "latest",
     "load",
@@ -56,7 +54,6 @@ _MODULES = {
     "OnnxGraph": "onnx.model",
     "PredictOutput": "signatures",
     "RegressionOutput": "signatures",
-    "Trial": "trial",
     "build_onnx": "onnx.model",
     "latest": "artifact",
     "load": "runtime",

@@ -310,11 +310,6 @@ def test_hostile_versions_are_refused(version, monkeypatch, harm, message, runs)
         export.load(version)
 
 
-def test_too_large(version):
-    with pytest.raises(ArtifactError, match="more than max_bytes=100"):
-        export.load(version, max_bytes=100)
-
-
 def test_trusted_digest(version):
     data = (version / "manifest.json").read_bytes()
     digest = _models.entry(data)["sha256"]

@@ -223,23 +223,6 @@ def test_elements_have_default_values_of_their_own(normalizer):
     assert_same([column], {"vector": vectors})
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_inputs_of_single_values_may_have_one_axis(rank):
-    columns = [vocabulary("string", WORDS), numeric_column("month"), hashed("words", 9)]
-    X = raw_columns(20)
-    in_onnx = EncodedInOnnx(columns, some_rows(columns, X, None), rank=rank)
-    given = {
-        "string": np.array([["a"], [""]], dtype=object),
-        "month": np.float32([[1], [2]]),
-        "words": np.array([["a", "b"], ["", ""]], dtype=object),
-    }
-    if rank == 1:
-        given |= {key: given[key][:, 0] for key in ("string", "month")}
-    found = in_onnx.run(given)
-    assert found["string_ids"].tolist() == [[0], [-1]]
-    assert found["month"].tolist() == [[1], [2]]
-
-
 def test_rows_do_not_depend_on_each_other():
     X = raw_columns(50)
     columns = [hashed("words", 100), crossed_column(["string", "numbers"], 100)]

@@ -61,18 +61,6 @@ def with_value(document, path, value):
 
 
 @pytest.fixture(scope="module")
-def hashed(tmp_path_factory):
-    """A version whose manifest has crosses."""
-    X = pd.DataFrame({"city": ["a", "b"] * 9, "tags": [["x", "y"], []] * 9})
-    columns = skest.feature_columns
-    city = columns.categorical_column_with_hash_bucket("city", 10)
-    crossed = columns.crossed_column(["city", "tags"], 50)
-    model = skest.LinearClassifier(feature_columns=[city, crossed], max_iter=1)
-    base = tmp_path_factory.mktemp("hashed")
-    return model.fit(X, [0, 1] * 9).export(base)
-
-
-@pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     X = pd.DataFrame(np.eye(3), columns=["a", "b", "c"])
     model = skest.DNNRegressor((2,), max_iter=1).fit(X, [1.0, 2.0, 3.0])
@@ -98,7 +86,7 @@ def load_and_ask(version):
             pass
 
 
-@pytest.mark.parametrize("kind", ["hashed", "plain", "by_hand"])
+@pytest.mark.parametrize("kind", ["plain", "by_hand"])
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_value_in_any_place_of_a_manifest(request, kind, data):
@@ -133,21 +121,13 @@ CASES = {
     "atol": (("parity",), {"atol": "x"}, "'atol' of 'parity' must be a number"),
     "loose": (("parity",), {"atol": 0.011}, "a number from 0 to 0.01; got 0.011"),
     "infinite": (("parity",), {"atol": 1e999}, "'atol' of 'parity' must be a number"),
-    "delimiter": (
-        ("features", "city", "delimiter"),
-        "",
-        "a text in 'delimiter'",
-    ),
-    "texts": (("features", "city", "texts_only"), 1, "true or false in 'texts_only'"),
-    "columns": (
-        ("features", "age", "columns"),
-        5,
-        "name for each value of a row",
-    ),
-    "too many": (("features", "age", "columns"), ["a", "b"], "a name for each value"),
-    "missing": (("features", "age", "missing"), {}, "'age' of float64 .* in 'missing'"),
-    "word": (("features", "city", "missing"), 3, "'city' of string must have a value"),
-    "range": (("features", "tags", "missing"), 2**63, "'tags' of int64 must have"),
+    "delimiter": (("features", "city", "delimiter"), "", "can't have '' for its"),
+    "texts": (("features", "city", "texts_only"), 1, "1 for its 'texts_only'"),
+    "columns": (("features", "age", "columns"), ["a", "b"], "for its 'columns'"),
+    "missing": (("features", "age", "missing"), {}, "'age' of float64 can't have {}"),
+    "word": (("features", "city", "missing"), 3, "'city' of string can't have 3"),
+    "range": (("features", "tags", "missing"), 2**63, "'tags' of int64 can't have"),
+    "unit": (("features", "tags", "unit"), "ms", "can't have 'ms' for its 'unit'"),
     "rank": (("features", "age", "shape"), [], "'age' must have an axis of rows"),
     "size": (
         ("features", "tags", "shape"),

@@ -78,11 +78,12 @@ class Deep(nn.Module):
 class Bags(nn.Module):
     def __init__(self):
         super().__init__()
-        self.bag = nn.EmbeddingBag(5, 3, padding_idx=0)
+        self.rows = nn.Embedding(5, 3, padding_idx=0)
         self.out = nn.Linear(5, 2)
 
     def forward(self, features):
-        return self.out(torch.cat([self.bag(features["ids"]), features["x"]], 1))
+        bag = self.rows(features["ids"]).sum(1)
+        return self.out(torch.cat([bag, features["x"]], 1))
 
 
 def of_head(head, encode=COLUMNS.encode):
@@ -437,53 +438,3 @@ def test_classifiers(tmp_path, X, y, columns):
         found["probabilities"], model.predict_proba(X), atol=1e-5
     )
     assert {"classification", "predict"} < set(exported.signatures)
-
-
-def arrays_model_fn(features, labels, mode):
-    class Network(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.out = nn.Linear(3, 2)
-
-        def forward(self, features):
-            return self.out(torch.cat([features["a"], features["b"][:, None]], 1))
-
-    network = Network()
-    return skest.EstimatorSpec(
-        mode,
-        network=network,
-        loss=lambda y, z, x: nn.functional.cross_entropy(z, y, reduction="none"),
-        predictions=lambda z: {"logits": z},
-        optimizer=torch.optim.SGD(network.parameters(), 0.1),
-    )
-
-
-@pytest.mark.slow
-def test_cells_of_unknown_shape(tmp_path):
-    X = {"a": NUMBERS[:, :2], "b": NUMBERS[:, 2]}
-    model = skest.ModelFnClassifier(arrays_model_fn, max_iter=1, random_state=0)
-    model.fit(X, NUMBERS[:, 0] > 0)
-    with pytest.raises(
-        ExportError, match="cells of column 'a' are arrays, .*'example'"
-    ):
-        model.export(tmp_path)
-    found = load(model.export(tmp_path, example=X)).run(X, "predict")
-    np.testing.assert_allclose(
-        found["probabilities"], model.predict_proba(X), atol=1e-5
-    )
-
-
-def test_weights_and_input_rank_of_the_core(tmp_path):
-    estimator = trained(partial(CANNED["deep"], head=BinaryClassHead()))
-    (expected,) = estimator.predict(lambda: [X], yield_single_examples=False)
-    version = estimator.export(tmp_path, weights="beside", input_rank=1)
-    loaded = load(version)
-    assert [None] in [spec["shape"] for spec in loaded.features.values()]
-    found = loaded.run(X, "predict")["probabilities"]
-    np.testing.assert_allclose(found, expected["probabilities"], atol=1e-5)
-    with pytest.raises(ValueError, match="'weights' must be 'auto', 'inside' or"):
-        estimator.export(tmp_path, weights="outside")
-    with pytest.raises(ValueError, match="'input_rank' must be 1 or 2; got 3"):
-        estimator.export(tmp_path, input_rank=3)
-    with pytest.raises(ValueError, match="'input_rank' is for format='onnx' only"):
-        estimator.export(tmp_path, format="checkpoint", input_rank=1)

@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -136,24 +135,13 @@ def test_paths_lead_nowhere(ask, path):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "allowed"),
-    [
-        ("PUT", PREDICT, "POST"),
-        ("POST", "/v1/models/census", "GET"),
-        ("DELETE", "/v2/models/census", "GET"),
-    ],
+    ("method", "path", "status"),
+    [("PUT", PREDICT, 501), ("POST", "/v1/models/census", 404)],
 )
-def test_other_methods(ask, method, path, allowed):
-    status, answer = ask(path, method=method, body=b"{}")
-    assert status == 405 and f"takes {allowed}, not" in answer["error"]
-    # The connection goes on.
+def test_other_methods(ask, method, path, status):
+    found, answer = ask(path, method=method, body=b"{}")
+    assert found == status and "error" in answer
     assert ask("/v2/health/live")[0] == 200
-
-
-def test_head_has_no_body(server):
-    request = b"HEAD /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-    status, body = send_raw(server, request)
-    assert status == 405 and body is None
 
 
 def test_a_body_that_ends_too_early(server):
@@ -190,17 +178,6 @@ def test_pipelining(server):
     assert data.count(b"Connection: close") == 1
 
 
-def test_expected_continue(server):
-    body = json.dumps({"instances": ROWS}).encode()
-    request = post(PREDICT, body, "Expect: 100-continue", "Connection: close")
-    head = request[: -len(body)]
-    with connect(server) as connection:
-        connection.sendall(head)
-        assert connection.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        connection.sendall(body)
-        assert parsed(read_all(connection))[0] == 200
-
-
 @pytest.fixture
 def small(tmp_path):
     """A server that works on one request."""
@@ -212,7 +189,7 @@ def small(tmp_path):
 
 def test_too_many_requests(small, monkeypatch):
     busy, go = threading.Event(), threading.Event()
-    model = small._catalog.find("double", None)[1]
+    model = small._catalog.find("double")[1]
     run = model.run
 
     def slow(*arguments):
@@ -246,33 +223,17 @@ def test_what_the_memory_does_not_suffice_for(small, monkeypatch, caplog, error)
     def fail(columns, _):
         raise error
 
-    monkeypatch.setattr(small._catalog.find("double", None)[1], "run", fail)
+    monkeypatch.setattr(small._catalog.find("double")[1], "run", fail)
     status, answer = Client(small)("/v1/models/double:predict", {"instances": [1]})
     assert status == 503 and "memory does not suffice" in answer["error"]
     assert not caplog.text
-
-
-def test_vectors_in_long_lists(tmp_path):
-    column = skest.feature_columns.sequence_numeric_column("n", shape=4)
-    rows = pd.DataFrame({"n": [[[1.0] * 4], [[2.0] * 4] * 2] * 5})
-    model = skest.RNNRegressor(2, sequence_feature_columns=[column], max_iter=1)
-    model.fit(rows, [0.0, 1.0] * 5).export(tmp_path)
-    limits = Limits(max_cells=400)
-    with ModelServer({"m": tmp_path}, port=0, limits=limits) as server:
-        client = Client(server)
-        for length, expected in ((10, 200), (11, 413)):
-            instances = [{"n": [[1] * 4] * length}] + [{"n": []}] * 9
-            status, found = client("/v1/models/m:predict", {"instances": instances})
-            assert status == expected, found
-        assert "would have 440 values; at most 400" in found["error"]
-        client.close()
 
 
 def test_a_failure_tells_nothing_of_the_request(small, monkeypatch, caplog):
     def fail(columns, _):
         raise RuntimeError(f"failed at {columns}")
 
-    monkeypatch.setattr(small._catalog.find("double", None)[1], "run", fail)
+    monkeypatch.setattr(small._catalog.find("double")[1], "run", fail)
     status, answer = Client(small)("/v1/models/double:predict", {"instances": [4242]})
     assert (status, answer["error"]) == (500, "The server failed; its log says where.")
     assert "RuntimeError" in caplog.text and "4242" not in caplog.text
@@ -337,9 +298,3 @@ def test_an_answer_of_many_classes_is_counted_before_it_is_made(tmp_path):
             assert status == expected, found
         assert "would have 2500 values; at most 2000" in found["error"]
         client.close()
-
-
-@pytest.mark.parametrize("name", ["max_rows", "max_running", "timeout"])
-def test_limits_are_positive(name):
-    with pytest.raises(ValueError, match=f"'{name}' must be positive; got 0"):
-        Limits(**{name: 0})
