@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
-from skest.export.manifest import WARMUP, check_signatures
+from skest.export.manifest import MODEL, WARMUP, check_signatures
 from skest.export.raw_values import Feature, columns_of, names_taken
 from skest.export.trial import try_out
 
@@ -284,19 +284,25 @@ def load(
 
 
 def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
-    """Return a session of the very bytes that were checked."""
+    """Return a session of the very bytes that were checked.
+
+    Engines before 1.21 find weights beside the graph by its path only.
+    """
     options = engine.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised
     # Its own heap is no faster, and keeps what one large request took for good.
     options.enable_cpu_mem_arena = False
+    files = artifact.manifest["files"]
+    is_alone = all(name in (MODEL, WARMUP) or "/" in name for name in files)
+    source = artifact.model if is_alone else str(artifact.path / MODEL)
     folder = "session.model_external_initializers_file_folder_path"
     options.add_session_config_entry(folder, str(artifact.path))
     try:
         # There is one provider: a second try of it would print, and fail like the first.
         session = engine.InferenceSession(
-            artifact.model,
+            source,
             options,
             providers=["CPUExecutionProvider"],
             enable_fallback=False,

@@ -13,7 +13,7 @@ import scipy.sparse
 from sklearn.base import is_regressor
 
 import skest
-from skest.heads import BinaryClassHead, RegressionHead, SampledSoftmaxHead
+from skest.heads import RegressionHead, SampledSoftmaxHead
 
 pytest.importorskip("onnxruntime")
 from skest.export import load
@@ -162,11 +162,6 @@ TARGETS = {
         {"optimizer": "sdca"},
         several_numbers()[:, 0] > 7,
     ),
-    "names": (
-        skest.DNNEstimator,
-        {"head": BinaryClassHead(label_vocabulary=["a", "b"])},
-        np.array(["a", "b"])[np.arange(N_ROWS) % 2],
-    ),
     "head": (skest.DNNEstimator, {"head": RegressionHead()}, several_numbers()[:, 0]),
     "many classes": (
         skest.DNNEstimator,
@@ -230,13 +225,3 @@ def test_metadata_describe_the_graph():
     outputs = {output.name for output in model.graph.output}
     for signature in found["skest.signatures"].values():
         assert {info["tensor"] for info in signature["outputs"].values()} <= outputs
-
-
-def test_columns_named_like_outputs(tmp_path):
-    X = pd.DataFrame({"logits": [1.0, 2.0] * 9, "classes": list("ab") * 9})
-    estimator = small(skest.DNNClassifier).fit(X, ["no", "yes"] * 9)
-    loaded = load(estimator.export(tmp_path))
-    outputs = loaded.signatures["predict"]["outputs"]
-    assert outputs["logits"]["tensor"] == "logits_1"
-    found = loaded.run(X, "predict")["logits"]
-    assert_same(found[:, 0], estimator.decision_function(X))

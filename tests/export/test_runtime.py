@@ -44,12 +44,6 @@ def test_signatures(model):
     assert set(model.signatures) == {"serving_default", "predict"}
 
 
-def test_a_row_alone_gives_what_it_gives_among_others(model):
-    table = pd.DataFrame(ROWS)
-    single = [model.predict_proba(table[i : i + 1])[0] for i in range(3)]
-    np.testing.assert_array_equal(single, model.predict_proba(table))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -178,16 +178,6 @@ def test_regressors():
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_class_of_a_user():
-    class Own(skest.LinearClassifier):
-        pass
-
-    register(Own)
-    model = small(Own).fit(NUMBERS, LABELS["strings"])
-    found = run(converted(model, zipmap=False), {"X": NUMBERS})
-    np.testing.assert_array_equal(found["label"], model.predict(NUMBERS))
-
-
 def test_what_does_not_fit_is_named():
     model = small().fit(FRAME, LABELS["strings"])
     with pytest.raises(ValueError, match="no input for the column 'city'"):

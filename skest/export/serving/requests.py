@@ -112,8 +112,8 @@ class Call:
             what the model takes.
         """
         try:
-            self._check_sizes(model, table, signature)
-            return model.run(table, signature)
+            columns = self._small_enough(model, table, signature)
+            return model.run(columns, signature)
         except RecursionError:
             raise RequestError(400, "The values are nested too deeply.") from None
         except (ValueError, TypeError, OverflowError) as error:
@@ -127,8 +127,8 @@ class Call:
                 "shorter lists.",
             ) from None
 
-    def _check_sizes(self, model: Model, table: Any, signature: str) -> None:
-        """Refuse a request that is small and would become large."""
+    def _small_enough(self, model: Model, table: Any, signature: str) -> dict[str, Any]:
+        """Return the inputs; refuse a request that is small and would become large."""
         found = model.signatures[signature]
         columns = columns_of(table, list(found["inputs"]), model.parts)
         # What is no list of rows, the model refuses.
@@ -153,6 +153,7 @@ class Call:
                     f"{what} would have {size} values; at most {self.limits.max_cells} "
                     "are taken. Send fewer rows, or shorter lists.",
                 )
+        return columns
 
 
 class Route(NamedTuple):
