@@ -100,11 +100,6 @@ def test_lists_of_nothing():
     assert Feature("ids", IDS).feed([[], []]).dtype == np.int64
 
 
-def test_integers_are_texts_by_their_digits():
-    found = Feature("zip", TEXT).feed([1010, np.int64(7), True])
-    assert found.ravel().tolist() == ["1010", "7", "True"]
-
-
 def test_lists_of_vectors():
     found = Feature("path", VECTORS).feed([[[1, 2], [3, 4]], [], [[5, 6]]])
     nan = [np.nan, np.nan]

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import numpy as np
 import pytest
 
 import skest
@@ -56,26 +55,6 @@ def test_a_signature_and_outputs_are_chosen(ask):
 
 
 @pytest.mark.parametrize(
-    ("datatype", "data"),
-    [
-        ("FP32", [1.0, 0.5, -3.0]),
-        ("FP64", [[1], [0.5], [-3]]),
-        ("INT64", [1, 0, -3]),
-        ("INT32", [1, 0, -3]),
-        ("UINT8", [1, 0, 255]),
-        ("BOOL", [True, False, True]),
-    ],
-)
-def test_numbers_of_all_kinds(ask, datatype, data):
-    status, answer = ask(INFER, changed(1, datatype=datatype, data=data))
-    assert status == 200
-    logits = np.array([2, 0, 0.5]) + np.ravel(data)
-    expected = 1 / (1 + np.exp(-logits))
-    found = answer["outputs"][0]["data"][1::2]
-    assert found == pytest.approx(expected.tolist(), abs=1e-6)
-
-
-@pytest.mark.parametrize(
     ("document", "message"),
     [
         ({}, "'inputs' must be a list of JSON objects"),
@@ -121,16 +100,6 @@ def test_no_rows(ask):
 def test_shapes_that_are_larger_than_their_data(ask, shape):
     status, answer = ask(INFER, changed(1, shape=shape, data=[]))
     assert status in (400, 413), answer
-
-
-@pytest.mark.parametrize("shape", [[101], [101, 1]])
-def test_long_texts_of_many_values(ask, shape):
-    texts = {"datatype": "BYTES", "shape": shape, "data": ["1|" * 99] + ["1"] * 100}
-    status, answer = ask(INFER, changed(2, **texts))
-    assert (
-        status == 413
-        and "'tags', filled up to its longest list, would have" in answer["error"]
-    )
 
 
 def test_metadata(ask):

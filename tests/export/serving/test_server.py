@@ -22,18 +22,6 @@ def base(tmp_path):
     return tmp_path / "double"
 
 
-def test_several_models(base, tmp_path):
-    other = _single.write(tmp_path / "other" / "3", 3.0)
-    models = {"double": base, "triple": other}
-    with ModelServer(models, port=0) as server:
-        ask = Client(server)
-        assert ask(PREDICT, {"instances": [1]})[1] == {"predictions": [[2.0]]}
-        answer = ask("/v1/models/triple:predict", {"instances": [1]})[1]
-        assert answer == {"predictions": [[3.0]]}
-        assert server.ready
-    assert not server.ready
-
-
 def test_health_is_answered_while_models_are_loaded(base, monkeypatch):
     server = ModelServer({"double": base}, port=0)
     go, refresh = threading.Event(), server._catalog.refresh
