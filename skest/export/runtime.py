@@ -140,18 +140,6 @@ class Model:
         one = {name: self._features[name].one_row() for name in cells}
         return [found[:0] for found in self._session.run(names, one)]
 
-    def row_size(self, feature: str, cells: Any) -> int:
-        """Return how many values a row has once its lists are filled up.
-
-        Parameters
-        ----------
-        feature : str
-            One of `features`.
-        cells : array-like of shape (n_rows, ...)
-            Raw values of it.
-        """
-        return self._features[feature].row_size(cells)
-
     def predict(self, table: Any) -> Any:
         """Predict as the estimator's ``predict``.
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
-from skest.export.raw_values import columns_of
+from skest.export.raw_values import Feature, columns_of
 from skest.export.runtime import Model
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import lacks_memory
@@ -138,11 +138,11 @@ class Call:
             raise RequestError(
                 413, f"There are {n_rows} rows; at most {most} are taken."
             )
-        sizes = {
-            f"{key!r}, filled up to its longest list,": n_rows
-            * model.row_size(found["inputs"][key]["tensor"], cells)
-            for key, cells in there.items()
-        }
+        sizes = {}
+        for key, cells in there.items():
+            feature = Feature(key, model.features[found["inputs"][key]["tensor"]])
+            what = f"{key!r}, filled up to its longest list,"
+            sizes[what] = n_rows * feature.row_size(cells)
         for key, output in found["outputs"].items():
             n_values = math.prod(size or 1 for size in output["shape"][1:])
             sizes[f"The answer {key!r}"] = n_rows * n_values
