@@ -268,7 +268,7 @@ class BestExporter(LatestExporter):
     Raises
     ------
     ValueError
-        If `compare_fn` does not take both arguments, or is given together with
+        If `compare_fn` is None or does not take both arguments, or is given together with
         `metric`; if `mode` is unknown; or if `exports_to_keep` is not positive.
     TypeError
         If `compare_fn` is no function, or `metric` no string.
@@ -367,7 +367,8 @@ def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
 
 def _check_compare_fn(compare_fn: Any) -> None:
     if not callable(compare_fn):
-        raise TypeError(
+        kind = ValueError if compare_fn is None else TypeError  # as in TensorFlow
+        raise kind(
             f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}. "
             "Leave it out to compare the loss."
         )
