@@ -596,13 +596,8 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         check_is_fitted(self)
         return summary_text(self)
 
-    def onnx_graph(self, *, input_rank: int = 2) -> Any:
+    def onnx_graph(self) -> Any:
         """Return the fitted model as one ONNX graph, from raw columns to predictions.
-
-        Parameters
-        ----------
-        input_rank : {1, 2}, default=2
-            Dimensions of inputs that have one value for each row: (n,) or (n, 1).
 
         Returns
         -------
@@ -622,14 +617,12 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         """
         from skest.adapters.export import fitted_onnx  # fit needs none of it
 
-        return fitted_onnx(self, input_rank).model
+        return fitted_onnx(self).model
 
     def export(
         self,
         export_dir_base: str | os.PathLike[str],
         *,
-        weights: str = "auto",
-        input_rank: int = 2,
         example: Any = None,
         assets: Mapping[str, str | os.PathLike[str]] | None = None,
         verify: bool = True,
@@ -639,18 +632,13 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
 
         A version is a directory ``<export_dir_base>/<unix seconds>``, which appears when
         it is complete and tested. It holds ``model.onnx`` (raw values in, predictions
-        out), ``warmup.json``, ``assets/``, ``manifest.json`` and, for large weights,
-        ``weights.safetensors``. `skest.export.load` runs it.
+        out), ``warmup.json``, ``assets/``, ``manifest.json`` and, for more than 64 MiB of
+        weights, ``weights.bin``. `skest.export.load` runs it.
 
         Parameters
         ----------
         export_dir_base : str or path
             Directory of the versions; it is made if need be.
-        weights : {"auto", "inside", "beside"}, default="auto"
-            Whether the graph holds its weights, or takes them from the file beside it, as
-            "auto" does if they have more than 64 MiB.
-        input_rank : {1, 2}, default=2
-            Dimensions of inputs that have one value for each row: (n,) or (n, 1).
         example : DataFrame, dict of columns or list of dicts, default=None
             Rows to test the graph with. They are written into the version, for others to
             test it. Made-up rows by default.
@@ -680,9 +668,8 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         from skest.adapters.export import export_fitted  # fit needs none of it
 
         return export_fitted(
-            *(self, export_dir_base, input_rank, example),
+            *(self, export_dir_base, example),
             assets=assets or {},
-            weights=weights,
             verify=verify,
             atol=atol,
         )

@@ -18,14 +18,13 @@ from skest.adapters.user_model import BARE_KEY, UserModel
 from skest.checkpoints.checkpoint import load_variables
 from skest.estimators.estimator import Estimator
 from skest.exceptions import ExportError
-from skest.export.checkpoint_export import check_format
 from skest.export.onnx.graph import Graph
 from skest.export.onnx.heads import LABELS
 from skest.export.onnx.inputs import Inputs, InputSpec
 from skest.export.onnx.model import Model, OnnxGraph, build_onnx, mean_onnx, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.warmup import by_output, cells_of, made_up_rows
-from skest.export.writer import Exported, are_external, write_export
+from skest.export.writer import Exported, check_format, write_export
 from skest.feature_columns.sources import Form
 from skest.keys import ModeKeys
 
@@ -35,19 +34,16 @@ _logger = logging.getLogger("skest")
 def export_fitted(
     estimator: Any,
     base: str | os.PathLike[str],
-    input_rank: int,
     example: Any,
     *,
     assets: Mapping[str, str | os.PathLike[str]],
-    weights: str,
     verify: bool,
     atol: float,
 ) -> Path:
     """Write a fitted estimator as a new version; see `SkestEstimator.export`."""
-    external = are_external(weights)
     check_format("onnx")
     _logger.info("Making the graph of %s.", type(estimator).__name__)
-    model = fitted_onnx(estimator, input_rank, example)
+    model = fitted_onnx(estimator, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.
     core: Any = core_on_cpu(estimator)
     exported = Exported(
@@ -61,7 +57,7 @@ def export_fitted(
         whole=_whole(model, estimator._input_forms),
         assets=assets,
     )
-    return write_export(exported, base, external=external, verify=verify, atol=atol)
+    return write_export(exported, base, verify=verify, atol=atol)
 
 
 def _expected(
@@ -87,15 +83,13 @@ def _expected(
     return named
 
 
-def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> OnnxGraph:
+def fitted_onnx(estimator: Any, example: Any = None) -> OnnxGraph:
     """Return a fitted estimator as an ONNX graph.
 
     Parameters
     ----------
     estimator : SkestEstimator
         Fitted.
-    input_rank : {1, 2}, default=2
-        See `skest.export.build_onnx`.
     example : X, default=None
         Some rows for a model function of the user's, which may read shapes from them.
 
@@ -111,13 +105,12 @@ def fitted_onnx(estimator: Any, input_rank: int = 2, example: Any = None) -> Onn
     head = target.head(None)
     model = _model_of(estimator, head)
     if isinstance(model, UserModel):
-        return user_onnx(estimator, model, classes_of(target), input_rank, example)
+        return user_onnx(estimator, model, classes_of(target), example)
     return build_onnx(
         **model._asdict(),
         head=head,
         classes=classes_of(target),
         forms=_forms_of(estimator),
-        input_rank=input_rank,
         name=type(estimator).__name__,
     )
 
@@ -147,7 +140,6 @@ def _forms_of(estimator: Any) -> dict[Any, Form]:
 def mean_exported(
     estimators: Sequence[Any],
     times: Sequence[int],
-    input_rank: int = 2,
     example: Any = None,
     name: str = "Mean",
 ) -> Exported:
@@ -159,8 +151,6 @@ def mean_exported(
         Classifiers of the same classes, or regressors of one loss.
     times : sequence of int
         How often each counts.
-    input_rank : {1, 2}, default=2
-        See `skest.export.build_onnx`.
     example : table or None
         Rows to test the graph with.
     name : str, default="Mean"
@@ -191,7 +181,6 @@ def mean_exported(
         head,
         classes=classes_of(target),
         forms=forms,
-        input_rank=input_rank,
         name=name,
     )
     cores: list[Any] = [core_on_cpu(estimator) for estimator in estimators]
@@ -250,7 +239,7 @@ _CELLS: dict[str, tuple[Any, Any]] = {
 
 
 def user_onnx(
-    estimator: Any, model: UserModel, classes: Any, input_rank: int, example: Any
+    estimator: Any, model: UserModel, classes: Any, example: Any
 ) -> OnnxGraph:
     """Return a fitted estimator with a model function of the user's as an ONNX graph.
 
@@ -262,8 +251,6 @@ def user_onnx(
         Its model function.
     classes : ndarray or None
         The classes as they are among the labels.
-    input_rank : {1, 2}
-        See `skest.export.build_onnx`.
     example : X or None
         Some rows, from which the model function reads shapes; None makes some up.
 
@@ -289,7 +276,6 @@ def user_onnx(
         head=estimator._target.head(None),
         classes=classes,
         forms=forms,
-        input_rank=input_rank,
         name=type(estimator).__name__,
     )
 
@@ -304,7 +290,7 @@ def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
             return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
 
         accepted, _ = made_up_rows(
-            {}, specs, lambda rows: columns.encode(features_of(rows)), missing=(False,)
+            {}, specs, lambda rows: columns.encode(features_of(rows)), gaps=(False,)
         )
         return features_of(accepted)
     if BARE_KEY in forms:

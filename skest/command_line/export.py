@@ -4,7 +4,7 @@
 import argparse
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from skest.command_line.tables import (
 from skest.export.runtime import load
 
 _N_EXAMPLES = 16
+_DATE = "2026-01-31T12:00:00"
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> int:
@@ -57,7 +58,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> 
     print(f"Serve it:  skest serve {shlex.quote(options.output)}")
     loaded = load(version, verify=False)
     row = {
-        column: _cell(column, loaded.features[feature]["dtype"], example)
+        column: _cell(column, loaded.features[feature], example)
         for column, feature in loaded.names_of().items()
     }
     request = json.dumps({"instances": [row]}, ensure_ascii=False)
@@ -66,10 +67,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> 
     return 0
 
 
-def _cell(column: str, dtype: str, example: Any) -> Any:
-    """Return a value that a column takes: that of the first example, or nothing."""
+def _cell(column: str, feature: Mapping[str, Any], example: Any) -> Any:
+    """Return a value that a column takes: that of the first example, or a plain one."""
     value = None if example is None else plain(example[column].iloc[0])
-    if dtype == "string":
+    if feature.get("unit"):  # a date, which may come as a text
+        return _DATE if value is None else str(value)
+    if feature["dtype"] == "string":
         return "" if value is None else str(value)
     try:
         number = float(value or 0)

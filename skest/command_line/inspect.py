@@ -18,7 +18,7 @@ from skest.command_line.tables import (
     print_json,
     print_metrics,
 )
-from skest.export.manifest import MANIFEST
+from skest.export.manifest import MANIFEST, described_type
 from skest.export.runtime import load
 from skest.feature_columns.describe import text_table
 
@@ -136,7 +136,9 @@ def _export(path: Path) -> _Answer:
         print(f"An export of {name}, version {model.path.name}: files are whole")
         if len(versions) > 1:
             print(f"Versions: {', '.join(versions)}")
-        rows = [(n, s["dtype"], str(s["shape"])) for n, s in model.features.items()]
+        rows = [
+            (n, described_type(s), str(s["shape"])) for n, s in model.features.items()
+        ]
         print("\nTakes")
         print(text_table([("feature", "type", "shape"), *rows]))
         print("\nGives")

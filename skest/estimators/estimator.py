@@ -379,14 +379,12 @@ class Estimator(CheckpointHolder):
         example: Any = None,
         format: str = "onnx",
         atol: float = 1e-5,
-        weights: str = "auto",
-        input_rank: int = 2,
     ) -> Path:
         """Write the model of a checkpoint as a new version that runs without Python.
 
         A version is a directory ``<export_dir_base>/<unix seconds>``, which appears when
         it is complete and tested. It holds ``model.onnx``, ``warmup.json``, ``assets/``,
-        ``manifest.json`` and, for large weights, ``weights.safetensors``;
+        ``manifest.json`` and, for large weights, ``weights.bin``;
         `skest.export.load` runs it. The model takes the raw columns of
         ``encode=FeatureColumns.encode``, or without ``encode`` the tensors that the
         features are. Networks of your own may need onnxscript.
@@ -412,12 +410,6 @@ class Estimator(CheckpointHolder):
         atol : float, default=1e-5
             How far numbers of the graph may differ, as a part of them where they are
             above 1; at most 0.01.
-        weights : {"auto", "inside", "beside"}, default="auto"
-            Whether the graph holds its weights, or takes them from the file beside it, as
-            "auto" does if they have more than 64 MiB.
-        input_rank : {1, 2}, default=2
-            Dimensions of inputs of `FeatureColumns` with one value for each row: (n,) or
-            (n, 1). As `weights`, of graphs only.
 
         Returns
         -------
@@ -450,8 +442,6 @@ class Estimator(CheckpointHolder):
             example=example,
             assets=assets or {},
             format=format,
-            weights=weights,
-            input_rank=input_rank,
             verify=verify,
             atol=atol,
         )

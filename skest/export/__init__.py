@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         PredictOutput,
         RegressionOutput,
     )
-    from skest.export.trial import Trial
 
 __all__ = [
     "BestExporter",
@@ -37,7 +36,6 @@ __all__ = [
     "OnnxGraph",
     "PredictOutput",
     "RegressionOutput",
-    "Trial",
     "build_onnx",
     "latest",
     "load",
@@ -54,7 +52,6 @@ _MODULES = {
     "OnnxGraph": "onnx.model",
     "PredictOutput": "signatures",
     "RegressionOutput": "signatures",
-    "Trial": "trial",
     "build_onnx": "onnx.model",
     "latest": "artifact",
     "load": "runtime",

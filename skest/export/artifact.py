@@ -76,7 +76,6 @@ def read_artifact(
     path: Path,
     verify: bool = True,
     trusted_manifest_sha256: str | Collection[str] | None = None,
-    max_bytes: int = 16 * 2**30,
 ) -> Artifact:
     """Read a version and check it.
 
@@ -88,8 +87,6 @@ def read_artifact(
         Compare the digests of all files; sizes are always compared.
     trusted_manifest_sha256 : str or collection of str, optional
         The digest that the manifest must have, or those of which it must have one.
-    max_bytes : int, default=16 GiB
-        The most that all files may have together.
 
     Returns
     -------
@@ -102,13 +99,11 @@ def read_artifact(
         If anything is not as it should be.
     """
     try:
-        size = _regular(path / MANIFEST).st_size
+        data = _read(path / MANIFEST, _size(path / MANIFEST))
     except FileNotFoundError:
         raise ArtifactError(
             f"{str(path)!r} is no exported model: it has no {MANIFEST!r}."
         ) from None
-    _check_json_size(MANIFEST, size)
-    data = _read(path / MANIFEST, size)
     manifest_sha256, trusted = _digest(data), trusted_manifest_sha256
     trusted = [trusted] if isinstance(trusted, str) else trusted
     if trusted is not None and manifest_sha256 not in map(str.lower, trusted):
@@ -118,7 +113,7 @@ def read_artifact(
         )
     manifest = parsed(data)
     found = {}
-    for name, size in _check_files(path, manifest, max_bytes).items():
+    for name, size in _check_files(path, manifest).items():
         if name == MODEL or (verify and name == WARMUP):
             # Read once: the digest is that of the very bytes that will run.
             found[name] = _read(path / name, size)
@@ -132,11 +127,6 @@ def read_artifact(
     return Artifact(path, manifest, manifest_sha256, found[MODEL], found.get(WARMUP))
 
 
-def _check_json_size(name: str, size: int) -> None:
-    if size > MAX_JSON_BYTES:
-        raise ArtifactError(f"{name!r} has {size} bytes; {MAX_JSON_BYTES} may be.")
-
-
 def check_file_name(name: str) -> None:
     """Raise ValueError for a name that `read_artifact` would refuse."""
     if not _NAME.fullmatch(name):
@@ -146,9 +136,7 @@ def check_file_name(name: str) -> None:
         )
 
 
-def _check_files(
-    path: Path, manifest: Mapping[str, Any], max_bytes: int
-) -> dict[str, int]:
+def _check_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
     """Check that the files are those of the manifest; return their sizes."""
     listed = manifest["files"]
     if MODEL not in listed:
@@ -167,17 +155,12 @@ def _check_files(
             or not isinstance(known.get("sha256"), str)
         ):
             raise ArtifactError(f"{MANIFEST!r} has no 'size' and 'sha256' of {name!r}.")
-    if sum(sizes.values()) > max_bytes:
-        raise ArtifactError(
-            f"The files have {sum(sizes.values())} bytes, more than max_bytes={max_bytes}."
-        )
-    _check_json_size(WARMUP, sizes.get(WARMUP, 0))
     for name in _names(path):
         if name not in {*sizes, MANIFEST}:
             raise ArtifactError(f"{str(path / name)!r} is not listed in {MANIFEST!r}.")
     for name, size in sizes.items():
         try:
-            found = _regular(path / name).st_size
+            found = _size(path / name)
         except FileNotFoundError:
             raise ArtifactError(f"{str(path / name)!r} is missing.") from None
         if found != size:
@@ -196,8 +179,8 @@ def _names(path: Path) -> Iterable[str]:
             yield entry.name
 
 
-def _regular(path: Path) -> os.stat_result:
-    """Return the status of a file that is one: no link, under no other name."""
+def _size(path: Path) -> int:
+    """Return the size of a file that is one, and of JSON not too large to be parsed."""
     try:
         status = path.lstat()
     except NotADirectoryError:
@@ -207,13 +190,15 @@ def _regular(path: Path) -> os.stat_result:
             f"{str(path)!r} must be a file of its own; a link may lead to files that do "
             "not belong to the model. Copy it."
         )
-    return status
+    if path.name in (MANIFEST, WARMUP) and status.st_size > MAX_JSON_BYTES:
+        raise ArtifactError(
+            f"{path.name!r} has {status.st_size} bytes; {MAX_JSON_BYTES} may be."
+        )
+    return status.st_size
 
 
 def _read(path: Path, size: int) -> bytes:
-    # Not followed if it was replaced by a link since it was looked at.
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb") as file:
+    with path.open("rb") as file:
         data = file.read(size + 1)
     if len(data) != size:
         raise ArtifactError(f"{str(path)!r} changed while it was read.")

@@ -5,24 +5,26 @@ import inspect
 import json
 import logging
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
 
 from skest.checkpoints.versions import list_versions, remove_old_versions
 from skest.core.checks import check_choice, check_directory_name, check_integer
-from skest.core.files import write_file
 from skest.core.tf_names import FormerArguments
-from skest.export.checkpoint_export import check_format
+from skest.export.writer import Assets, check_format
 from skest.keys import MetricKeys
 
-_Assets = Mapping[str, str | os.PathLike[str]]
+_logger = logging.getLogger("skest")
 
+Result = dict[str, float]
 
+# The asset of a version that says how good it is.
+_RESULT = "eval_result.json"
 _RAW = "leave it out: an export takes raw columns by name, as the batches have them"
 
 
@@ -106,9 +108,11 @@ class Exporter(FormerArguments, ABC):
 
 
 class _Exporting(Exporter):
-    """Has the arguments of an export."""
+    """Exports some of the checkpoints, each with its result, and keeps some versions."""
 
-    def __init__(self, name: str, assets: _Assets | None, format: str) -> None:
+    def __init__(
+        self, name: str, assets: Assets | None, format: str, exports_to_keep: int | None
+    ) -> None:
         super().__init__(name)
         check_format(format)
         if assets is not None and not isinstance(assets, Mapping):
@@ -117,16 +121,41 @@ class _Exporting(Exporter):
                 f"the file; got {type(assets).__name__}. If it is a "
                 f"serving_input_receiver_fn, {_RAW}."
             )
-        self._assets = assets
+        if exports_to_keep is not None:
+            check_integer(exports_to_keep, "exports_to_keep", f"exporter {name!r}", 1)
+        self._assets = assets or {}
         self._format = format
+        self._exports_to_keep = exports_to_keep
 
-    def _export(self, estimator: Any, base: Path, checkpoint_path: Path) -> Path:
-        version: Path = estimator.export(
-            base,
-            checkpoint_path=checkpoint_path,
-            assets=self._assets,
-            format=self._format,
-        )
+    @abstractmethod
+    def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
+        """Tell whether the checkpoint is to be exported."""
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: Path,
+        checkpoint_path: Path,
+        eval_result: Result,
+        is_the_final_export: bool,
+    ) -> Path | None:
+        """Export if this is one to export, and delete what is not to be kept."""
+        if not self._wants(export_path, eval_result, is_the_final_export):
+            return None
+        plain = {
+            n: v.tolist() if hasattr(v, "tolist") else v for n, v in eval_result.items()
+        }
+        with TemporaryDirectory() as folder:
+            result = Path(folder, _RESULT)
+            result.write_text(json.dumps(plain), encoding="utf-8")
+            version: Path = estimator.export(
+                export_path,
+                checkpoint_path=checkpoint_path,
+                assets={_RESULT: result, **self._assets},
+                format=self._format,
+            )
+        if self._exports_to_keep is not None:
+            remove_old_versions(export_path, self._exports_to_keep)
         return version
 
 
@@ -154,22 +183,12 @@ class FinalExporter(_Exporting):
     """
 
     def __init__(
-        self, name: str, assets: _Assets | None = None, *, format: str = "onnx"
+        self, name: str, assets: Assets | None = None, *, format: str = "onnx"
     ) -> None:
-        super().__init__(name, assets, format)
+        super().__init__(name, assets, format, exports_to_keep=None)
 
-    def export(
-        self,
-        estimator: Any,
-        export_path: Path,
-        checkpoint_path: Path,
-        eval_result: dict[str, float],
-        is_the_final_export: bool,
-    ) -> Path | None:
-        """Export if training has ended."""
-        if not is_the_final_export:
-            return None
-        return self._export(estimator, export_path, checkpoint_path)
+    def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
+        return is_final
 
 
 class LatestExporter(_Exporting):
@@ -204,36 +223,15 @@ class LatestExporter(_Exporting):
     def __init__(
         self,
         name: str,
-        assets: _Assets | None = None,
+        assets: Assets | None = None,
         exports_to_keep: int | None = 5,
         *,
         format: str = "onnx",
     ) -> None:
-        super().__init__(name, assets, format)
-        if exports_to_keep is not None:
-            check_integer(exports_to_keep, "exports_to_keep", f"exporter {name!r}", 1)
-        self._exports_to_keep = exports_to_keep
+        super().__init__(name, assets, format, exports_to_keep)
 
-    def export(
-        self,
-        estimator: Any,
-        export_path: Path,
-        checkpoint_path: Path,
-        eval_result: dict[str, float],
-        is_the_final_export: bool,
-    ) -> Path | None:
-        """Export, and delete what is not to be kept."""
-        version = self._export(estimator, export_path, checkpoint_path)
-        if self._exports_to_keep is not None:
-            remove_old_versions(export_path, self._exports_to_keep)
-        return version
-
-
-_logger = logging.getLogger("skest")
-
-_BEST = "best.json"
-
-Result = dict[str, float]
+    def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
+        return True
 
 
 def loss_smaller(
@@ -270,20 +268,18 @@ class BestExporter(LatestExporter):
     Raises
     ------
     ValueError
-        If `compare_fn` is None or does not take both arguments, or is given together
-        with `metric`; if `mode` is unknown; or if `exports_to_keep` is not positive.
+        If `compare_fn` is None or does not take both arguments, or is given together with
+        `metric`; if `mode` is unknown; or if `exports_to_keep` is not positive.
     TypeError
         If `compare_fn` is no function, or `metric` no string.
 
     Notes
     -----
     As ``tf.estimator.BestExporter``, with these differences. It goes on where it was when
-    training goes on in another process, wherever the last one was stopped: the best
-    result is in the file ``best.json`` beside the versions, which is written before a
-    version appears and says which one is the last before it. If the versions are gone, or
-    the file can't be understood, the next result is the first one. And a model whose
-    metric is NaN is never exported, not even as the first one; a `compare_fn` of your own
-    sees to that itself.
+    training goes on in another process, wherever the last one was stopped: each version
+    holds its result, the asset ``eval_result.json``. If the versions are gone, the next
+    result is the first one. And a model whose metric is NaN is never exported, not even
+    as the first one; a `compare_fn` of your own sees to that itself.
 
     Examples
     --------
@@ -295,7 +291,7 @@ class BestExporter(LatestExporter):
         self,
         name: str = "best_exporter",
         compare_fn: Callable[..., bool] = loss_smaller,
-        assets: Mapping[str, str | os.PathLike[str]] | None = None,
+        assets: Assets | None = None,
         exports_to_keep: int | None = 5,
         *,
         format: str = "onnx",
@@ -309,29 +305,8 @@ class BestExporter(LatestExporter):
         self._metric = metric
         self._mode = mode
 
-    def export(
-        self,
-        estimator: Any,
-        export_path: Path,
-        checkpoint_path: Path,
-        eval_result: Result,
-        is_the_final_export: bool,
-    ) -> Path | None:
-        """Export if the result is the best one."""
-        versions = [path.name for path in list_versions(export_path)]
-        best = _best_result(export_path / _BEST, versions) if versions else None
-        if not self._is_new_best(best, eval_result):
-            return None
-        # Written first: whether the version has appeared shows which result is the best.
-        last = versions[-1] if versions else "0"
-        record = {"result": _plain(eval_result), "after": int(last), "before": best}
-        export_path.mkdir(parents=True, exist_ok=True)
-        write_file(export_path / _BEST, json.dumps(record).encode())
-        return super().export(
-            estimator, export_path, checkpoint_path, eval_result, is_the_final_export
-        )
-
-    def _is_new_best(self, best: Result | None, current: Result) -> bool:
+    def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
+        best, current = _best_result(export_path), eval_result
         if self._compare_fn is not loss_smaller:
             return best is None or self._compare_fn(
                 best_eval_result=best, current_eval_result=current
@@ -362,29 +337,18 @@ def _value(metric: str, result: Mapping[str, float]) -> float:
     return result[metric]
 
 
-def _plain(result: Mapping[str, Any]) -> Result:
-    """Return a result with numbers of Python, as JSON has them, and lists of them."""
-    return {k: v.tolist() if hasattr(v, "tolist") else v for k, v in result.items()}
-
-
-def _best_result(path: Path, versions: list[str]) -> Result | None:
-    """Return the result of the newest version; None if it is not known."""
-    try:
-        record = json.loads(path.read_bytes())
-        # A process may have ended before the version appeared.
-        has_appeared = int(versions[-1]) > record["after"]
-        found: Result | None = record["result" if has_appeared else "before"]
-        if found is None or MetricKeys.GLOBAL_STEP in found:
+def _best_result(base: Path) -> Result | None:
+    """Return the result of the newest version; None if there is none."""
+    for version in list_versions(base)[-1:]:
+        path = version / "assets" / _RESULT
+        if path.is_file():
+            found: Result = json.loads(path.read_bytes())
             return found
-    except FileNotFoundError:
-        return None
-    except (LookupError, TypeError, ValueError):
-        pass
-    _logger.warning(
-        "%s holds no result of an evaluation, so that what was exported as the best is "
-        "not known. The present result counts as the best one, and replaces the file.",
-        path,
-    )
+        _logger.warning(
+            "%s has no %s, so that what was exported as the best is not known. The "
+            "present result counts as the best one.",
+            *(version, _RESULT),
+        )
     return None
 
 
@@ -402,17 +366,16 @@ def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
 
 
 def _check_compare_fn(compare_fn: Any) -> None:
-    if compare_fn is not None and not callable(compare_fn):
-        raise TypeError(
-            f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}."
+    if not callable(compare_fn):
+        kind = ValueError if compare_fn is None else TypeError  # as in TensorFlow
+        raise kind(
+            f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}. "
+            "Leave it out to compare the loss."
         )
     try:
-        inspect.signature(compare_fn or (lambda: None)).bind(
-            best_eval_result=None, current_eval_result=None
-        )
+        inspect.signature(compare_fn).bind(best_eval_result={}, current_eval_result={})
     except TypeError as error:
         raise ValueError(
             "'compare_fn' of a BestExporter must be a function of 'best_eval_result' and "
-            f"'current_eval_result', called by name; got {compare_fn!r}: {error}. Leave "
-            "it out to compare the loss."
+            f"'current_eval_result', called by name; got {compare_fn!r}: {error}."
         ) from error

@@ -8,7 +8,7 @@ the sizes that the rest of the package relies on.
 import json
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ SCHEMA = "skest.export/1"
 MANIFEST = "manifest.json"
 MODEL = "model.onnx"
 WARMUP = "warmup.json"
+
+MICROSECONDS = "microseconds since 1970-01-01 UTC"
+"""What the numbers of dates are, the ``unit`` of a feature; earlier exports say "us"."""
 
 _DTYPES = {
     *("string", "bool", "float32", "float64"),
@@ -60,43 +63,45 @@ def parsed(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ArtifactError(f"{MANIFEST!r} is no JSON: {error}") from None
     found = manifest if isinstance(manifest, dict) else {}
-    schema = found.get("schema")
     newer = _CHECKPOINT if found.get("kind") == "checkpoint" else "A newer skest may."
     _require(
-        schema == SCHEMA,
-        f"{MANIFEST!r} must have the schema {SCHEMA!r} to be read; got {schema!r}. {newer}",
+        found.get("schema") == SCHEMA,
+        f"{MANIFEST!r} must have the schema {SCHEMA!r} to be read; got "
+        f"{found.get('schema')!r}. {newer}",
     )
-    _mapping(manifest, "files")
-    runtime, parity = (
-        _mapping({name: {}, **manifest}, name) for name in ("runtime", "parity")
-    )
-    _mapping({"model": {}, **manifest}, "model")
-    form = runtime.get("format", "onnx")
+    every = {"runtime": {}, "parity": {}, "model": {}, **found}
+    for name in ("files", "runtime", "parity", "model", "features", "signatures"):
+        _mapping(every, name)
+    form, parity = every["runtime"].get("format", "onnx"), every["parity"]
     _require(
-        form == "onnx" and not manifest.get("raw"),
+        form == "onnx" and not found.get("raw"),
         f"{MANIFEST!r} must be of a graph that takes raw columns; this is an export with "
         f"format={form!r} or hashing='client' of an earlier skest, or of none.",
     )
-    tolerance = parity.get("atol", 0.0)
+    atol, n_rows = parity.get("atol", 0.0), parity.get("recorded", 0)
     _require(
-        _is_number(tolerance) and 0 <= tolerance <= MAX_ATOL,
-        f"'atol' of 'parity' must be a number from 0 to {MAX_ATOL}; got {tolerance!r}.",
+        _is_number(atol) and 0 <= atol <= MAX_ATOL,
+        f"'atol' of 'parity' must be a number from 0 to {MAX_ATOL}; got {atol!r}.",
     )
-    n_rows = parity.get("recorded", 0)
     _require(
         type(n_rows) is int and n_rows >= 0,
         f"'recorded' of 'parity' must be a number of rows; got {n_rows!r}.",
     )
     _require(
-        n_rows == 0 or WARMUP in manifest["files"],
+        n_rows == 0 or WARMUP in found["files"],
         f"{MANIFEST!r} says that {n_rows} rows were recorded to compare with, but lists "
         f"no {WARMUP!r}. The copy is damaged; copy the version again.",
     )
-    for name, feature in _mapping(manifest, "features").items():
+    for name, feature in found["features"].items():
         _check_feature(f"The feature {name!r}", feature)
-    for name, signature in _mapping(manifest, "signatures").items():
+    for name, signature in found["signatures"].items():
         _check_signature(f"signature {name!r}", signature)
-    return manifest
+    return found
+
+
+def described_type(feature: Mapping[str, Any]) -> str:
+    """Return the type of a feature, of dates with what their numbers are."""
+    return feature["dtype"] + (f", {MICROSECONDS}" if feature.get("unit") else "")
 
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -159,18 +164,16 @@ def _check_signature(where: str, signature: Any) -> None:
     _require(isinstance(signature, dict), f"The {where} must be a mapping.")
     method = signature.get("method", "")
     _require(isinstance(method, str), f"The 'method' of {where} must be a string.")
-    for key, tensor in _mapping(signature, "inputs").items():
-        _check_name(f"Input {key!r} of {where}", tensor)
-    outputs = _mapping(signature, "outputs")
+    inputs, outputs = (_mapping(signature, side) for side in ("inputs", "outputs"))
     _require(bool(outputs), f"The {where} must have an output.")
+    for side, tensors in (("Input", inputs), ("Output", outputs)):
+        for key, tensor in tensors.items():
+            is_named = isinstance(tensor, dict) and isinstance(
+                tensor.get("tensor"), str
+            )
+            _require(is_named, f"{side} {key!r} of {where} must have a 'tensor'.")
     for key, tensor in outputs.items():
-        _check_name(f"Output {key!r} of {where}", tensor)
         _check_tensor(f"Output {key!r} of {where}", tensor)
-
-
-def _check_name(where: str, tensor: Any) -> None:
-    is_named = isinstance(tensor, dict) and isinstance(tensor.get("tensor"), str)
-    _require(is_named, f"{where} must have a 'tensor'; got {tensor!r}.")
 
 
 def _check_tensor(where: str, tensor: Any) -> None:
@@ -187,53 +190,38 @@ def _check_tensor(where: str, tensor: Any) -> None:
 
 def _check_feature(where: str, feature: Any) -> None:
     _check_tensor(where, feature)
-    shape = feature["shape"]
+    shape, dtype = feature["shape"], feature["dtype"]
     _require(bool(shape), f"{where} must have an axis of rows in its 'shape'.")
     _require(
         math.prod(size or 1 for size in shape[1:]) <= _MAX_CELLS,
         f"{where} has more than {_MAX_CELLS} values in a row: {shape}.",
     )
-    for key, (fits, what) in _OPTIONAL.items():
-        value = feature.get(key)
+    # What a feature may say of itself.
+    columns = feature.get("columns")
+    are_names = isinstance(columns, list) and all(isinstance(c, str) for c in columns)
+    fits = {
+        "missing": _is_missing(feature.get("missing"), dtype),
+        "delimiter": isinstance(feature.get("delimiter"), str) and feature["delimiter"],
+        "texts_only": isinstance(feature.get("texts_only"), bool),
+        "unit": dtype == "int64" and feature.get("unit") in ("us", MICROSECONDS),
+        "columns": are_names and shape[1:] == [len(set(columns))] == [len(columns)],
+    }
+    for key, fit in fits.items():
         _require(
-            value is None or fits(value, feature),
-            f"{where} of {feature['dtype']} must have {what} in {key!r}; got {value!r}.",
+            bool(fit) or feature.get(key) is None,
+            f"{where} of {dtype} can't have {feature.get(key)!r} for its {key!r}.",
         )
 
 
-def _is_missing(value: Any, feature: Mapping[str, Any]) -> bool:
-    dtype = feature["dtype"]
-    if dtype == "string":
-        return isinstance(value, str)
-    if dtype == "bool":
-        return isinstance(value, bool)
+def _is_missing(value: Any, dtype: str) -> bool:
+    if dtype in ("string", "bool"):
+        return isinstance(value, str if dtype == "string" else bool)
     if dtype.startswith("float"):
         return value == "nan" or _is_number(value)
     limits = np.iinfo(dtype)
     return type(value) is int and limits.min <= value <= limits.max
 
 
-def _are_columns(value: Any, feature: Mapping[str, Any]) -> bool:
-    are_names = isinstance(value, list) and all(isinstance(name, str) for name in value)
-    return are_names and feature["shape"][1:] == [len(set(value))] == [len(value)]
-
-
-# What a feature may say of itself.
-_OPTIONAL: dict[str, tuple[Callable[[Any, Mapping[str, Any]], bool], str]] = {
-    "missing": (_is_missing, 'a value of it, or "nan" for NaN,'),
-    "delimiter": (lambda value, _: isinstance(value, str) and value != "", "a text"),
-    "texts_only": (lambda value, _: isinstance(value, bool), "true or false"),
-    "unit": (
-        lambda value, feature: (value, feature["dtype"]) == ("us", "int64"),
-        "'us'",
-    ),
-    "columns": (_are_columns, "a name for each value of a row"),
-}
-
-
 def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) <= sys.float_info.max
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max

@@ -7,6 +7,7 @@ engine turns ``None`` into the text "None" without a word; here missing values b
 the manifest says, and what is no text or number is refused by name.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from reprlib import repr as shortened
@@ -152,9 +153,9 @@ class Feature:
         Its entry in the manifest: ``dtype``; ``shape`` (None for sizes that are free);
         ``missing``, what stands for a missing value and fills up shorter lists, unless
         none may be missing; ``delimiter``, what separates the values in a text;
-        ``columns``, if it is made of several columns of a table; and ``texts_only``, if
-        an integer is no text; and ``unit``, "us" if the numbers are dates: microseconds
-        since 1970.
+        ``columns``, if it is made of several columns of a table; ``texts_only``, if an
+        integer is no text; and ``unit``, if the numbers are dates: microseconds since
+        1970.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -260,6 +261,19 @@ class Feature:
         for size in reversed(self.shape[2:]):
             fill = [fill] * (size or 0)
         return [row + [fill] * (width - len(row)) for row in rows]
+
+    def row_size(self, values: Any) -> int:
+        """Return how many values a row has once its lists are filled up."""
+        sizes = [size or 1 for size in self.shape[1:]]
+        if None in self.shape[1:]:
+            sizes[0] = max((len(self._items(cell)) for cell in values), default=0)
+        return math.prod(sizes)
+
+    def one_row(self) -> NDArray[Any]:
+        """Return a row of zeros or empty texts, with one item in its lists."""
+        is_text = self.dtype == "string"
+        shape = (1, *(size or 1 for size in self.shape[1:]))
+        return np.full(shape, "" if is_text else 0, object if is_text else self.dtype)
 
     def _items(self, cell: Any) -> list[Any]:
         if isinstance(cell, str):
@@ -407,34 +421,6 @@ class Feature:
                 f"{array.shape}."
             )
         return array
-
-
-def longest_list(cells: Any, delimiter: str | None = None) -> int:
-    """Return how many items the longest cell has; all become as long.
-
-    Parameters
-    ----------
-    cells : sequence
-        One cell for each row.
-    delimiter : str, optional
-        What divides the items in a text.
-
-    Examples
-    --------
-    >>> from skest.export.raw_values import longest_list
-    >>> longest_list(["a|b", ["a|b", "c"], None], "|")
-    3
-    """
-    return max((_n_items(cell, delimiter) for cell in cells), default=0)
-
-
-def _n_items(cell: Any, delimiter: str | None) -> int:
-    items = cell if isinstance(cell, list | tuple | np.ndarray) else [cell]
-    if not delimiter:
-        return len(items)
-    return sum(
-        item.count(delimiter) + 1 if isinstance(item, str) else 1 for item in items
-    )
 
 
 def _is_single(values: Any) -> bool:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from skest.exceptions import ArtifactError
 from skest.export.artifact import Artifact, read_artifact, version_at
-from skest.export.manifest import WARMUP, check_signatures
+from skest.export.manifest import MODEL, WARMUP, check_signatures
 from skest.export.raw_values import Feature, columns_of, names_taken
-from skest.export.trial import Trial
+from skest.export.trial import try_out
 
 
 class Model:
@@ -137,14 +137,7 @@ class Model:
             return self._session.run(names, feeds)
         # To sort no rows ends the process of ONNX Runtime before 1.31: one of zeros or
         # empty texts, and of lists with one item, so that those tied have as many.
-        one = {
-            name: np.full(
-                (1, *(size or 1 for size in values.shape[1:])),
-                "" if values.dtype == object else 0,
-                values.dtype,
-            )
-            for name, values in feeds.items()
-        }
+        one = {name: self._features[name].one_row() for name in cells}
         return [found[:0] for found in self._session.run(names, one)]
 
     def predict(self, table: Any) -> Any:
@@ -213,17 +206,16 @@ def load(
     *,
     verify: bool = True,
     trusted_manifest_sha256: str | Collection[str] | None = None,
-    max_bytes: int = 16 * 2**30,
     num_threads: int = 1,
-    trial: Trial | None = None,
+    trial: bool = False,
 ) -> Model:
     """Load an exported model, after checking it.
 
     It needs NumPy and ONNX Runtime only. Files and digests are checked before anything
     runs, so that a damaged model is refused. A model of unknown origin runs no code, but
-    may take all memory and time, or end the process: give a `trial`, and in any case know
-    that it predicts what it likes. Weights beside the graph are mapped from their file,
-    which must stay as it is.
+    may take all memory and time, or end the process: load it with ``trial=True``, and in
+    any case know that it predicts what it likes. Weights beside the graph are mapped from
+    their file, which must stay as it is.
 
     Parameters
     ----------
@@ -236,16 +228,14 @@ def load(
         The SHA-256 digest of ``manifest.json`` that you know by another way, or several
         of which one will do. Digests in the model show damage; this shows that it is the
         model you mean.
-    max_bytes : int, default=16 GiB
-        Larger models are refused.
     num_threads : int, default=1
         Threads within one call. A server that answers many calls at once is fastest with
         one.
-    trial : Trial, optional
-        Load the model in a process of its own first, within these limits, as `skest
-        serve` does: a hostile graph can end the process that loads it, or hold it for
-        long. It takes some tenths of a second, loading a small model some
-        thousandths: by default there is no trial.
+    trial : bool, default=False
+        Load the model in a process of its own first, as `skest serve` does: a hostile
+        graph can end the process that loads it, or hold it for long. There it may take a
+        minute of the processor, and 2 GiB of memory besides four times the size of its
+        files. It takes some tenths of a second, loading a small model some thousandths.
 
     Returns
     -------
@@ -262,14 +252,10 @@ def load(
     ImportError
         If ``onnxruntime`` is not installed.
     """
-    if not isinstance(trial, Trial | None):
-        raise TypeError(f"'trial' must be a skest.export.Trial or None; got {trial!r}.")
     directory = Path(path)
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
-    artifact = read_artifact(
-        version_at(directory), verify, trusted_manifest_sha256, max_bytes
-    )
+    artifact = read_artifact(version_at(directory), verify, trusted_manifest_sha256)
     try:
         import onnxruntime
     except ImportError:  # nothing is wrong with the model then
@@ -277,8 +263,8 @@ def load(
             "Exported models run on ONNX Runtime. Install it by "
             "`pip install onnxruntime`."
         ) from None
-    if trial is not None:
-        trial.run(artifact, verify, max_bytes)
+    if trial:
+        try_out(artifact, verify)
     model = Model(artifact, _session(onnxruntime, artifact, num_threads))
     if artifact.warmup is not None:
         _check_warmup(model, artifact.warmup)
@@ -286,19 +272,25 @@ def load(
 
 
 def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
-    """Return a session of the very bytes that were checked."""
+    """Return a session of the very bytes that were checked.
+
+    Engines before 1.21 find weights beside the graph by its path only.
+    """
     options = engine.SessionOptions()
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised
     # Its own heap is no faster, and keeps what one large request took for good.
     options.enable_cpu_mem_arena = False
+    files = artifact.manifest["files"]
+    is_alone = all(name in (MODEL, WARMUP) or "/" in name for name in files)
+    source = artifact.model if is_alone else str(artifact.path / MODEL)
     folder = "session.model_external_initializers_file_folder_path"
     options.add_session_config_entry(folder, str(artifact.path))
     try:
         # There is one provider: a second try of it would print, and fail like the first.
         session = engine.InferenceSession(
-            artifact.model,
+            source,
             options,
             providers=["CPUExecutionProvider"],
             enable_fallback=False,

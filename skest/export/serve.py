@@ -19,7 +19,6 @@ from skest.checkpoints.versions import version_number
 from skest.export.manifest import MANIFEST
 from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
-from skest.export.trial import Trial
 
 _PROG = "python -m skest.export.serve"
 
@@ -56,11 +55,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
             port=options.port,
             limits=Limits(**{f.name: getattr(options, f.name) for f in fields(Limits)}),
             poll_seconds=options.poll_seconds,
-            keep_versions=options.keep_versions,
             num_threads=options.num_threads,
             trusted_manifest_sha256=options.trusted_manifest_sha256,
-            max_bytes=options.max_bytes,
-            trial=Trial(seconds=options.trial_seconds, memory=options.trial_memory),
+            trial=options.trial,
         ).start()
     except (ImportError, OSError, ValueError) as error:
         parser.error(str(error))
@@ -97,19 +94,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "host": ("127.0.0.1", "address to listen at"),
         "port": (8501, "port to listen at, 0 for a free one"),
         "poll-seconds": (1.0, "seconds from one look for new versions to the next"),
-        "keep-versions": (2, "versions of each model that are served"),
         "num-threads": (1, "threads within one call of a model"),
         "grace": (10.0, "seconds that running requests have when the server stops"),
-        "max-bytes": (16 * 2**30, "bytes of a version"),
-        "trial-seconds": (
-            Trial.seconds,
-            "seconds of the processor in which a new version must load in a process of "
-            "its own, before it is served",
-        ),
-        "trial-memory": (
-            Trial.memory,
-            "bytes of memory that it may take there, besides four times those of its files",
-        ),
         "max-request-bytes": (Limits.max_request_bytes, "bytes of a request's body"),
         "max-rows": (Limits.max_rows, "rows of a request"),
         "max-cells": (Limits.max_cells, "values of a feature, and of the answer"),
@@ -123,6 +109,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         action="append",
         metavar="DIGEST",
         help="serve only versions whose manifest.json has this SHA-256; may be repeated",
+    )
+    parser.add_argument(
+        "--no-trial",
+        action="store_false",
+        dest="trial",
+        help="load versions at once, not in a process of their own first",
     )
     parser.add_argument("--verbose", action="store_true", help="log every request")
     return parser

@@ -44,26 +44,35 @@ class TensorInfo(NamedTuple):
 Tensors = Mapping[str, TensorInfo]
 
 
-def _check_output(output: Any, outputs: Any) -> None:
-    """Raise unless outputs of a signature are names of predictions."""
-    kind = type(output).__name__
-    if not isinstance(outputs, Mapping):
-        raise TypeError(
-            f"'tensors' of {kind} must be a dictionary of predictions by their names in "
-            f"the signature, such as {{'chance': 'probabilities'}}; got {outputs!r}."
-        )
-    for name, value in outputs.items():
-        if not (isinstance(name, str) and isinstance(value, str)):
+class _Output:
+    """Names predictions by their keys."""
+
+    method: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        kind, outputs = type(self).__name__, self.outputs
+        if not isinstance(outputs, Mapping):
             raise TypeError(
-                f"{kind} must name predictions by their keys, which are strings; got "
-                f"{value!r} for {name!r}."
+                f"'tensors' of {kind} must be a dictionary of predictions by their names "
+                f"in the signature, such as {{'chance': 'probabilities'}}; got {outputs!r}."
             )
-    if not outputs:
-        raise ValueError(f"{kind} must name at least one prediction; got none.")
+        for name, value in outputs.items():
+            if not (isinstance(name, str) and isinstance(value, str)):
+                raise TypeError(
+                    f"{kind} must name predictions by their keys, which are strings; got "
+                    f"{value!r} for {name!r}."
+                )
+        if not outputs:
+            raise ValueError(f"{kind} must name at least one prediction; got none.")
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The keys of predictions by name."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class ClassificationOutput:
+class ClassificationOutput(_Output):
     """Classes and their scores (``tf.estimator.export.ClassificationOutput``).
 
     Attributes
@@ -88,9 +97,6 @@ class ClassificationOutput:
     scores: str | None = None
     method: ClassVar[str] = "classify"
 
-    def __post_init__(self) -> None:
-        _check_output(self, self.outputs)
-
     @property
     def outputs(self) -> dict[str, str]:
         """The keys of predictions by name."""
@@ -99,7 +105,7 @@ class ClassificationOutput:
 
 
 @dataclass(frozen=True)
-class RegressionOutput:
+class RegressionOutput(_Output):
     """Numbers (``tf.estimator.export.RegressionOutput``).
 
     Attributes
@@ -121,9 +127,6 @@ class RegressionOutput:
     value: str
     method: ClassVar[str] = "regress"
 
-    def __post_init__(self) -> None:
-        _check_output(self, self.outputs)
-
     @property
     def outputs(self) -> dict[str, str]:
         """The key of the prediction by name."""
@@ -131,7 +134,7 @@ class RegressionOutput:
 
 
 @dataclass(frozen=True)
-class PredictOutput:
+class PredictOutput(_Output):
     """Any tensors (``tf.estimator.export.PredictOutput``).
 
     Attributes
@@ -152,9 +155,6 @@ class PredictOutput:
 
     tensors: dict[str, str]
     method: ClassVar[str] = "predict"
-
-    def __post_init__(self) -> None:
-        _check_output(self, self.tensors)
 
     @property
     def outputs(self) -> dict[str, str]:

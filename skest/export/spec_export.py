@@ -15,12 +15,17 @@ from skest.core.random import RunRandom
 from skest.engine.evaluation import predict_batch
 from skest.engine.model import ModelBuilder, restore
 from skest.exceptions import ExportError
-from skest.export.checkpoint_export import check_format, export_checkpoint
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.warmup import by_output, cells_of
-from skest.export.writer import Exported, are_external, write_export
+from skest.export.writer import (
+    Assets,
+    Exported,
+    check_format,
+    export_checkpoint,
+    write_export,
+)
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -32,10 +37,8 @@ def export_estimator(
     base: str | os.PathLike[str],
     *,
     example: Any,
-    assets: Mapping[str, str | os.PathLike[str]],
+    assets: Assets,
     format: str,
-    weights: str,
-    input_rank: int,
     verify: bool,
     atol: float,
 ) -> Path:
@@ -54,16 +57,6 @@ def export_estimator(
         Directory of the versions.
     """
     check_format(format)
-    external = are_external(weights)
-    for name, value, default in (
-        ("weights", weights, "auto"),
-        ("input_rank", input_rank, 2),
-    ):
-        if format != "onnx" and value != default:
-            raise ValueError(
-                f"{name!r} is for format='onnx' only; got {value!r} with "
-                f"format={format!r}. Leave it out."
-            )
     checkpoint = find_checkpoint()
     if format == "checkpoint":
         return export_checkpoint(checkpoint, base, assets, verify)
@@ -77,7 +70,7 @@ def export_estimator(
     random = RunRandom(0, torch.device("cpu"))
     spec = builder.build(features, None, ModeKeys.PREDICT, random)
     restore(spec, checkpoint)
-    model = spec_onnx(spec, features, input_rank=input_rank, name="Estimator")
+    model = spec_onnx(spec, features, name="Estimator")
     if example is not None and not _is_table(example):
         example = {BARE: np.asarray(example)}
     exported = Exported(
@@ -87,7 +80,7 @@ def export_estimator(
         example=example,
         assets=assets,
     )
-    return write_export(exported, base, external=external, verify=verify, atol=atol)
+    return write_export(exported, base, verify=verify, atol=atol)
 
 
 def _is_table(example: Any) -> bool:

@@ -5,133 +5,33 @@ They travel with the model, so that any engine can test itself: unless the user 
 they are made up, and no rows of the training data.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import islice, product
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skest.exceptions import ExportError
-from skest.export.onnx.inputs import InputSpec
+from skest.export.onnx.inputs import NO_INTEGER, InputSpec
 from skest.export.raw_values import Feature, columns_of
 
+_N_ROWS = 16
+_N_WORDS = 64  # of a feature
 _UNKNOWN = ("unknown word", "ünbekannt")
-_WORDS_OF_A_FEATURE = 64
-_LOOK_UP, _KEYS = "LabelEncoder", ("keys_strings", "keys_int64s")
-_NO_INTEGER = int(np.iinfo(np.int64).min)
-
-
-def _synthetic_rows(
-    known: Mapping[str, Sequence[Any]],
-    inputs: Sequence[InputSpec],
-    n_rows: int = 16,
-    seed: int = 0,
-    missing: bool = True,
-    whole: Collection[str] = (),
-    length: int | None = None,
-) -> dict[str, list[Any]]:
-    """Make rows that a model takes.
-
-    Words and integers are those that the model knows, with unknown and missing ones
-    among them; numbers are drawn from a normal distribution.
-
-    Parameters
-    ----------
-    known : dict of str to sequence
-        Words and integers by input, see `looked_up_in_model`.
-    inputs : sequence of InputSpec
-        What it takes.
-    n_rows : int, default=16
-        How many rows.
-    seed : int, default=0
-        Of the draws.
-    missing : bool, default=True
-        Whether some values are missing.
-    whole : collection of str, default=()
-        Inputs whose numbers are whole.
-    length : int, optional
-        How many values a cell has where that is free. By default each row has a length
-        of its own, which all its cells have: weights must be as many as their values,
-        and sequences beside each other have the same steps.
-
-    Returns
-    -------
-    dict of str to list
-        Cells by the name of the input, as JSON can hold them; missing ones are None.
-    """
-    draw = np.random.default_rng(seed)
-    known = {**dict.fromkeys(whole, range(10)), **known}
-    if not missing:
-        inputs = [spec._replace(missing=None) for spec in inputs]
-    lengths = draw.integers(0, 4, n_rows).tolist()
-    if length is not None:
-        lengths = [length] * n_rows
-    return {
-        spec.name: [_cell(spec, known.get(spec.name, []), n, draw) for n in lengths]
-        for spec in inputs
-    }
 
 
 def looked_up_in_model(model: Any) -> dict[str, list[Any]]:
     """Return some of the words and integers that a graph looks up, by input."""
-    return _few_of_each(
-        (node.input[0], map(bytes.decode, attribute.strings))
-        if attribute.name == "keys_strings"
-        else (node.input[0], attribute.ints)
-        for node in model.graph.node
-        if node.op_type == _LOOK_UP
-        for attribute in node.attribute
-        if attribute.name in _KEYS
-    )
-
-
-def _few_of_each(keys: Iterable[tuple[str, Iterable[Any]]]) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
-    for name, values in keys:
-        # The least integer stands for none in graphs, and not in cells.
-        own = (value for value in values if value != _NO_INTEGER)
-        found.setdefault(name, []).extend(islice(own, _WORDS_OF_A_FEATURE))
+    for node in model.graph.node:
+        for keys in node.attribute:
+            if keys.name in ("keys_strings", "keys_int64s"):
+                words = [word.decode() for word in keys.strings[:_N_WORDS]]
+                # The least integer stands for none in graphs, and not in cells.
+                words += [n for n in keys.ints[:_N_WORDS] if n != NO_INTEGER]
+                found.setdefault(node.input[0], []).extend(words)
     return found
-
-
-def _cell(
-    spec: InputSpec, known: Sequence[Any], length: int, draw: np.random.Generator
-) -> Any:
-    if None not in spec.shape[1:]:
-        sizes = [size or 0 for size in spec.shape[1:]]
-        return _values(spec, known, draw, sizes[1:] if sizes[:1] == [1] else sizes)
-    if spec.delimiter is None:
-        inner = [size or 0 for size in spec.shape[2:]]
-        # At the end of a sequence a missing value is a step in Python, padding here.
-        there = spec._replace(missing=None)
-        each = [spec] * (length - 1) + [there] * (length > 0)
-        return [_values(one, known, draw, inner) for one in each]
-    words = [str(_value(spec, known, draw)) for _ in range(length)]
-    return spec.delimiter.join(words) if words else None
-
-
-def _values(
-    spec: InputSpec, known: Sequence[Any], draw: np.random.Generator, sizes: list[int]
-) -> Any:
-    if sizes:
-        return [_values(spec, known, draw, sizes[1:]) for _ in range(sizes[0])]
-    is_integer = spec.dtype == "int64" and spec.unit is None
-    may_miss = spec.missing is not None and not is_integer
-    return None if may_miss and draw.random() < 0.1 else _value(spec, known, draw)
-
-
-def _value(spec: InputSpec, known: Sequence[Any], draw: np.random.Generator) -> Any:
-    if spec.dtype == "string":
-        may_miss = spec.missing is not None
-        words = [*(word for word in known if word or may_miss), *_UNKNOWN]
-        return words[draw.integers(len(words))]
-    if spec.unit is not None:
-        return int(draw.integers(-(2**50), 2**51))  # from 1934 to 2041
-    if spec.dtype == "int64" or known:
-        pool = known or [0, 1]
-        return int(pool[int(draw.integers(len(pool)))])
-    return float(np.float32(draw.normal()))
 
 
 def made_up_rows(
@@ -139,31 +39,49 @@ def made_up_rows(
     inputs: Sequence[InputSpec],
     predict: Callable[[dict[str, list[Any]]], Any],
     whole: Collection[str] = (),
-    missing: Sequence[bool] = (True, False),
+    gaps: Sequence[bool] = (True, False),
 ) -> tuple[dict[str, list[Any]], Any]:
     """Make rows that a model takes; return them, and what `predict` gives for them.
 
-    What its columns want of each other, as a weight for each value, is not known here:
-    rows that they refuse are followed by simpler ones.
+    Words and integers are those that the model knows, with unknown and missing ones among
+    them; numbers are drawn from a normal distribution. What columns want of each other is
+    not known here. All lists of a row have one length, for weights must be as many as
+    their values; rows that the model refuses even so are followed by simpler ones.
 
     Parameters
     ----------
-    known, inputs
-        See `_synthetic_rows`.
+    known : dict of str to sequence
+        Words and integers by input, see `looked_up_in_model`.
+    inputs : sequence of InputSpec
+        What the model takes.
     predict : callable
         Raises ValueError for rows that the model refuses.
     whole : collection of str, default=()
         Inputs whose numbers are whole.
-    missing : sequence of bool, default=(True, False)
+    gaps : sequence of bool, default=(True, False)
         Whether some values are missing, tried one after the other.
+
+    Returns
+    -------
+    dict of str to list
+        Cells by the name of the input, as JSON can hold them; missing ones are None.
+    object
+        What `predict` gave.
 
     Raises
     ------
     ExportError
         If the model takes none of the rows.
     """
-    for length, gaps in product((None, 1), missing):
-        rows = _synthetic_rows(known, inputs, missing=gaps, whole=whole, length=length)
+    known = {**dict.fromkeys(whole, range(10)), **known}
+    for length, may_miss in product((None, 1), gaps):
+        draw = np.random.default_rng(0)
+        lengths = draw.integers(0, 4, _N_ROWS) if length is None else [1] * _N_ROWS
+        rows = {}
+        for spec in inputs:
+            own = spec if may_miss else spec._replace(missing=None)
+            words = known.get(spec.name, ())
+            rows[spec.name] = [_cell(own, words, int(n), draw) for n in lengths]
         try:
             return rows, predict(rows)
         except ValueError as error:
@@ -172,6 +90,40 @@ def made_up_rows(
         "No rows could be made up to test the export with: the model refuses them, with "
         f"{str(refusal)!r} at last. Pass rows that it takes as 'example'."
     ) from refusal
+
+
+def _cell(
+    spec: InputSpec, known: Sequence[Any], length: int, draw: np.random.Generator
+) -> Any:
+    sizes = [size or 0 for size in spec.shape[1:]]
+    if None not in spec.shape[1:]:
+        return _values(spec, known, draw, sizes[1:] if sizes[:1] == [1] else sizes)
+    # At the end of a sequence a missing value is a step in Python, padding here.
+    there = spec._replace(missing=None)
+    if spec.delimiter is None:
+        each = [spec] * (length - 1) + [there] * (length > 0)
+        return [_values(one, known, draw, sizes[1:]) for one in each]
+    words = [str(_values(spec, known, draw, [])) for _ in range(length)]
+    return spec.delimiter.join(words) if words else None
+
+
+def _values(
+    spec: InputSpec, known: Sequence[Any], draw: np.random.Generator, sizes: list[int]
+) -> Any:
+    if sizes:
+        return [_values(spec, known, draw, sizes[1:]) for _ in range(sizes[0])]
+    may_miss = spec.missing is not None
+    if spec.dtype == "string":
+        known = [*(word for word in known if word or may_miss), *_UNKNOWN]
+    elif spec.dtype == "int64" and spec.unit is None:
+        known = known or [0, 1]
+    elif may_miss and draw.random() < 0.1:
+        return None
+    if spec.unit is not None:
+        return int(draw.integers(-(2**50), 2**51))  # from 1934 to 2041
+    if known:
+        return known[int(draw.integers(len(known)))]
+    return float(np.float32(draw.normal()))
 
 
 def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:

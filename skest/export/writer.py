@@ -2,9 +2,11 @@
 """A model as a new exported version: graph, weights, description, and a test of it."""
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +17,13 @@ import numpy as np
 import torch
 
 from skest._version import __version__
-from skest.core.tensor_files import write_tensors
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.format import read_checkpoint, write_checkpoint
+from skest.checkpoints.versions import write_version
+from skest.core.checks import check_choice
+from skest.core.files import explained
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
-from skest.export.checkpoint_export import publish
 from skest.export.manifest import (
     MANIFEST,
     MAX_ATOL,
@@ -27,17 +32,16 @@ from skest.export.manifest import (
     SCHEMA,
     WARMUP,
 )
-from skest.export.onnx.graph import explained_unicode
 from skest.export.onnx.model import OnnxGraph
 from skest.export.runtime import load
 from skest.export.warmup import made_up_rows, rows_of
 
 _logger = logging.getLogger("skest")
 
+Assets = Mapping[str, str | os.PathLike[str]]
 Rows = dict[str, list[Any]]
-_WEIGHTS = "weights.safetensors"
-_SMALL = 1024  # bytes of a tensor that stays in the graph
-_NUMBER_FIELDS = ("float_data", "int32_data", "int64_data", "double_data")
+_WEIGHTS = "weights.bin"
+_LARGE = 64 * 2**20  # bytes of weights that are no part of the graph's file
 
 
 @dataclass(frozen=True)
@@ -66,23 +70,25 @@ class Exported:
     predict: Callable[[Rows], Mapping[str, np.ndarray]]
     example: Any = None
     whole: Sequence[str] = ()
-    assets: Mapping[str, str | os.PathLike[str]] = field(default_factory=dict)
+    assets: Assets = field(default_factory=dict)
 
 
-def are_external(weights: str) -> bool | None:
-    """Return what `write_export` takes for "auto", "inside" or "beside"."""
-    if weights not in ("auto", "inside", "beside"):
-        raise ValueError(
-            f"'weights' must be 'auto', 'inside' or 'beside'; got {weights!r}."
+def check_format(format: str) -> None:
+    """Refuse what is none of the formats of an export, or lacks what writes it."""
+    check_choice(format, "format", "an export", ("onnx", "checkpoint"))
+    missing = [n for n in ("onnx", "onnxruntime") if not importlib.util.find_spec(n)]
+    if format == "onnx" and missing:
+        raise ImportError(
+            f"format='onnx' needs {' and '.join(missing)}. Install with "
+            "`pip install onnx onnxruntime`; format='checkpoint' of an Estimator needs "
+            "neither."
         )
-    return None if weights == "auto" else weights == "beside"
 
 
 def write_export(
     exported: Exported,
     base: str | os.PathLike[str],
     *,
-    external: bool | None = None,
     verify: bool = True,
     atol: float = 1e-5,
 ) -> Path:
@@ -91,12 +97,9 @@ def write_export(
     Parameters
     ----------
     exported : Exported
-        The model.
+        The model. Weights of more than 64 MiB are written beside the graph.
     base : str or path
         Directory of the versions.
-    external : bool, optional
-        Whether a graph takes its weights from the file beside it. By default if they
-        have more than 64 MiB.
     verify : bool, default=True
         Load what was written, and compare what it predicts with the model.
     atol : float, default=1e-5
@@ -111,23 +114,23 @@ def write_export(
     Raises
     ------
     ValueError
-        If `atol` or the name of an asset is not what may be, or `base` is a version.
+        If `atol` or an asset is not what may be, or `base` is a version.
     ExportError
         If what was written does not predict what the model does, or cannot be
         written. No version appears then.
+    OSError
+        If it can't be written.
     """
     if not 0 <= atol <= MAX_ATOL:
         raise ValueError(
             f"'atol' must be from 0 to {MAX_ATOL}; got {atol!r}. With verify=False the "
             "export is not compared at all."
         )
-    for name in exported.assets:
-        check_file_name(f"assets/{name}")
     tried = _tried(exported) if verify else None
 
     def write(directory: Path) -> None:
         _logger.info("Writing a version of the model into %s.", base)
-        _write_model(exported.model.model, directory, external)
+        _write_model(exported.model.model, directory)
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if tried is not None:
@@ -137,54 +140,86 @@ def write_export(
             manifest["parity"] |= exported.model.engine()
         _write(directory, manifest, indent=1)
 
-    with explained_unicode():
-        return publish(base, exported.assets, "The model", write)
+    return _publish(base, exported.assets, "The model", write)
 
 
-def _write_model(proto: Any, directory: Path, external: bool | None) -> None:
-    if external is None:
-        sizes = (tensor.ByteSize() for tensor in proto.graph.initializer)
-        external = sum(sizes) > 64 * 2**20
-    if external:
-        proto = _move_weights(proto, directory / _WEIGHTS)
-    (directory / MODEL).write_bytes(proto.SerializeToString())
+def export_checkpoint(
+    checkpoint: Checkpoint, base: str | os.PathLike[str], assets: Assets, verify: bool
+) -> Path:
+    """Write the variables of a checkpoint, not the state of optimizers, as a version.
 
-
-def _move_weights(model: Any, path: Path) -> Any:
-    """Return a graph that takes its weights from a safetensors file, which is written."""
-    from onnx import ModelProto, TensorProto, numpy_helper
-
-    moved = ModelProto()
-    moved.CopyFrom(model)
-    large = {
-        tensor.name: tensor
-        for tensor in moved.graph.initializer
-        if tensor.data_type != TensorProto.STRING and tensor.ByteSize() >= _SMALL
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        What is exported.
+    base, assets
+        See `write_export`, which raises the same errors.
+    verify : bool
+        Read back what was written, and compare its checksums, before the version appears.
+    """
+    step = checkpoint.global_step
+    manifest = {
+        "format": SCHEMA,
+        "kind": "checkpoint",
+        "global_step": step,
+        "assets": sorted(assets),
     }
-    arrays = {name: numpy_helper.to_array(tensor) for name, tensor in large.items()}
-    write_tensors({n: torch.from_numpy(a.copy()) for n, a in arrays.items()}, path)
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    for name, tensor in large.items():
-        begin, end = header[name]["data_offsets"]
-        for field_name in ("raw_data", *_NUMBER_FIELDS):
-            tensor.ClearField(field_name)
-        tensor.data_location = TensorProto.EXTERNAL
-        where = {
-            "location": path.name,
-            "offset": 8 + size + begin,
-            "length": end - begin,
-        }
-        for key, value in where.items():
-            tensor.external_data.add(key=key, value=str(value))
-    return moved
+
+    def write(directory: Path) -> None:
+        write_checkpoint(Checkpoint(step, checkpoint.variables), directory)
+        (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        if verify:
+            read_checkpoint(directory)
+
+    return _publish(base, assets, f"The checkpoint of step {step}", write)
+
+
+def _publish(
+    base: str | os.PathLike[str],
+    assets: Assets,
+    what: str,
+    write: Callable[[Path], Any],
+) -> Path:
+    """Write a version with its assets, which appears when it is complete."""
+    if (Path(base) / MANIFEST).exists():  # which would not be what was exported then
+        raise ValueError(
+            f"{str(base)!r} is a version, of which nothing may change. Give the directory "
+            f"of the versions to 'export', {str(Path(base).parent)!r}."
+        )
+    for name, source in assets.items():
+        check_file_name(f"assets/{name}")
+        if not Path(source).is_file():
+            raise ValueError(
+                f"'assets' has no file {str(source)!r} to copy as {name!r}."
+            )
+
+    def fill(directory: Path) -> None:
+        if assets:
+            (directory / "assets").mkdir()
+        for name, source in assets.items():
+            shutil.copyfile(source, directory / "assets" / name)
+        write(directory)
+
+    advice = "Make room, or see to the permissions; older versions are still there."
+    with explained(f"{what} was not exported to {str(base)!r}", advice):
+        return write_version(base, fill)
+
+
+def _write_model(proto: Any, directory: Path) -> None:
+    import onnx
+
+    size = sum(tensor.ByteSize() for tensor in proto.graph.initializer)
+    onnx.save_model(
+        proto,
+        directory / MODEL,
+        save_as_external_data=size > _LARGE,
+        location=_WEIGHTS,
+    )
 
 
 def _manifest(exported: Exported) -> dict[str, Any]:
     model = exported.model
     runtime = model.runtime()
-    inputs = model.signatures["predict"].inputs
     return {
         "schema": SCHEMA,
         "kind": runtime["format"],
@@ -195,10 +230,7 @@ def _manifest(exported: Exported) -> dict[str, Any]:
             "torch": torch.__version__,
         },
         "runtime": runtime,
-        "features": {
-            spec.name: {**spec.to_json(), "shape": list(inputs[spec.name].shape)}
-            for spec in model.inputs
-        },
+        "features": {spec.name: spec.to_json() for spec in model.inputs},
         "signatures": {name: s.to_json() for name, s in model.signatures.items()},
         "files": {},
     }
@@ -209,15 +241,11 @@ def _write(directory: Path, manifest: dict[str, Any], indent: int | None) -> Non
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
         if path.is_file() and name not in (MANIFEST, *files):
-            files[name] = _entry(path)
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files[name] = {"size": path.stat().st_size, "sha256": digest}
     text = json.dumps(manifest, indent=indent, allow_nan=False, ensure_ascii=False)
     (directory / MANIFEST).write_text(text, encoding="utf-8")
-
-
-def _entry(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"size": path.stat().st_size, "sha256": digest}
 
 
 def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
@@ -265,11 +293,12 @@ def _record(
 ) -> int:
     """Write down what rows should give: as many of them as `load` reads, that may be 0."""
     n_rows = len(next(iter(rows.values()), []))
+    outputs = {name: _as_json(values) for name, values in found.items()}
     while n_rows:
         recorded = {
             "signature": "predict",
             "inputs": {name: cells[:n_rows] for name, cells in rows.items()},
-            "outputs": {name: _listed(v[:n_rows]) for name, v in found.items()},
+            "outputs": {name: cells[:n_rows] for name, cells in outputs.items()},
         }
         text = json.dumps(recorded, allow_nan=False, ensure_ascii=False).encode()
         if len(text) <= MAX_JSON_BYTES:
@@ -279,13 +308,14 @@ def _record(
     return n_rows
 
 
-def _listed(values: np.ndarray) -> list[Any]:
+def _as_json(values: np.ndarray) -> list[Any]:
     """Return values as JSON can hold them: of infinite ones and NaN, the names."""
-    if values.dtype.kind != "f" or np.isfinite(values).all():
-        return values.tolist()
-    cells = values.astype(object)
-    cells[~np.isfinite(values)] = values[~np.isfinite(values)].astype(str)
-    return cells.tolist()
+    if values.dtype.kind == "f":
+        values = np.where(
+            np.isfinite(values), values.astype(object), values.astype(str)
+        )
+    cells: list[Any] = values.tolist()
+    return cells
 
 
 def _difference(found: np.ndarray, expected: np.ndarray) -> float:

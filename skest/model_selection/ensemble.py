@@ -20,7 +20,7 @@ from skest.adapters.export import mean_exported
 from skest.core.checks import warn
 from skest.core.sklearn_compat import safe_indexing
 from skest.exceptions import ExportError
-from skest.export.writer import are_external, write_export
+from skest.export.writer import write_export
 from skest.model_selection.together import Together
 
 
@@ -30,13 +30,8 @@ class _Ensemble:
     weights: Any
     n_jobs: int | None
 
-    def onnx_graph(self, *, input_rank: int = 2) -> Any:
+    def onnx_graph(self) -> Any:
         """Return the ensemble as one ONNX graph, from raw columns to the mean.
-
-        Parameters
-        ----------
-        input_rank : {1, 2}, default=2
-            Dimensions of inputs that have one value for each row: (n,) or (n, 1).
 
         Returns
         -------
@@ -48,14 +43,12 @@ class _Ensemble:
         ExportError
             If a member is no estimator of skest, or can't be exported.
         """
-        return self._exported(input_rank, None).model.model
+        return self._exported(None).model.model
 
     def export(
         self,
         export_dir_base: str | os.PathLike[str],
         *,
-        weights: str = "auto",
-        input_rank: int = 2,
         example: Any = None,
         verify: bool = True,
         atol: float = 1e-5,
@@ -64,7 +57,7 @@ class _Ensemble:
 
         Parameters
         ----------
-        export_dir_base, weights, input_rank, example, verify, atol
+        export_dir_base, example, verify, atol
             As for ``export`` of an estimator of skest.
 
         Returns
@@ -78,13 +71,10 @@ class _Ensemble:
             If a member is no estimator of skest, or can't be exported, or what was
             written does not predict what the ensemble does.
         """
-        external = are_external(weights)
-        exported = self._exported(input_rank, example)
-        return write_export(
-            exported, export_dir_base, external=external, verify=verify, atol=atol
-        )
+        exported = self._exported(example)
+        return write_export(exported, export_dir_base, verify=verify, atol=atol)
 
-    def _exported(self, input_rank: int, example: Any) -> Any:
+    def _exported(self, example: Any) -> Any:
         check_is_fitted(self)
         found: Any = self
         members = [getattr(m, "estimator", m) for m in found.estimators_]
@@ -101,7 +91,7 @@ class _Ensemble:
                     f"without steps before them; got {type(member).__name__}."
                 )
         name = type(self).__name__
-        return mean_exported(members, times.tolist(), input_rank, example, name)
+        return mean_exported(members, times.tolist(), example, name)
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Any:
         """Fit the members that are not frozen, those of skest together.

@@ -25,6 +25,8 @@ def table():
     size = rng.normal(size=N_ROWS)
     size[::7] = np.nan
 
+    lengths = rng.integers(0, 5, N_ROWS)
+
     def lists(values):
         return [values(k) for k in rng.integers(0, 5, N_ROWS)]
 
@@ -36,9 +38,12 @@ def table():
             "day": pd.date_range("1969-12-30", periods=N_ROWS, freq="31h").astype(str),
             "city": rng.choice(np.array(_WORDS, dtype=object), N_ROWS),
             "street": [f"Straße {i}" for i in rng.integers(0, 40, N_ROWS)],
-            "tags": lists(lambda k: list("abcde")[:k]),
             "text": lists(lambda k: "|".join("αβγδε"[:k])),
-            "visits": lists(lambda k: rng.choice(_WORDS[:3], k).tolist()),
+            # Of one length in each row, as weights and their values must be.
+            "tags": [list("abcde")[:k] for k in lengths],
+            "weights": [rng.normal(0.5, 1, k).tolist() for k in lengths],
+            "visits": [rng.choice(_WORDS[:3], k).tolist() for k in lengths],
+            "steps": [rng.normal(size=k).tolist() for k in lengths],
         }
     )
 
@@ -50,6 +55,8 @@ def columns():
     code = fc.categorical_column_with_hash_bucket("code", 50, dtype="int64")
     text = fc.categorical_column_with_vocabulary_list("text", delimiter="|")
     rooms = fc.categorical_column_with_identity("rooms", 12)
+    tags = fc.categorical_column_with_hash_bucket("tags", 20)
+    weighted = fc.weighted_categorical_column(tags, "weights")
     size = fc.numeric_column("size", default_value="mean", normalizer="standard")
     wide = [
         city,
@@ -64,7 +71,10 @@ def columns():
         fc.indicator_column(rooms),
         fc.embedding_column(street, 3),
         fc.embedding_column(code, 2, combiner="sqrtn"),
-        fc.embedding_column(fc.categorical_column_with_hash_bucket("tags", 20), 3),
+        fc.parsed_numeric_column("day", "weekday"),
+        fc.embedding_column(tags, 2),
+        fc.embedding_column(weighted, 3, combiner="sqrtn"),
+        fc.indicator_column(weighted),
     ]
     return wide, deep
 
@@ -148,14 +158,14 @@ def models():
     steps = [
         fc.embedding_column(
             fc.sequence_categorical_column_with_vocabulary_list("visits"), 3
-        )
+        ),
+        fc.sequence_numeric_column("steps"),
     ]
     parts = {"linear_feature_columns": wide, "dnn_feature_columns": deep}
     all_deep = {"feature_columns": deep}
     dnn, both = skest.DNNClassifier, skest.DNNLinearCombinedClassifier
     return {
         "dnn, labels": (small(dnn, **all_deep), "labels"),
-        "dnn, inferred": (small(dnn), "binary"),
         "dnn, normalized": (
             small(dnn, **all_deep, batch_norm=True, activation="selu"),
             "binary",
@@ -177,41 +187,4 @@ def models():
             for cell in ("simple_rnn", "lstm", "gru")
         },
         **traced_models(),
-    }
-
-
-def lists():
-    """Bags with weights, and sequences of words and numbers of the same lengths."""
-    rng = np.random.default_rng(2)
-    lengths = rng.integers(0, 5, N_ROWS)
-    return pd.DataFrame(
-        {
-            "tags": [list("abcde")[:k] for k in lengths],
-            "weights": [rng.normal(0.5, 1, k).tolist() for k in lengths],
-            "visits": [rng.choice(_WORDS[:3], k).tolist() for k in lengths],
-            "steps": [rng.normal(size=k).tolist() for k in lengths],
-        }
-    )
-
-
-def models_of_lists():
-    """Estimators of `lists`, to be fitted to the target "classes"."""
-    tags = fc.categorical_column_with_hash_bucket("tags", 20)
-    weighted = fc.weighted_categorical_column(tags, "weights")
-    visits = fc.sequence_categorical_column_with_vocabulary_list("visits")
-    steps = [fc.embedding_column(visits, 3), fc.sequence_numeric_column("steps")]
-    bags = {
-        f"bags, {combiner}": small(
-            skest.DNNClassifier,
-            feature_columns=[
-                fc.embedding_column(tags, 2, combiner=combiner),
-                fc.embedding_column(weighted, 3, combiner=combiner),
-                fc.indicator_column(weighted),
-            ],
-        )
-        for combiner in ("sum", "mean", "sqrtn")
-    }
-    return bags | {
-        cell: small(skest.RNNClassifier, sequence_feature_columns=steps, cell_type=cell)
-        for cell in ("simple_rnn", "lstm", "gru")
     }

@@ -42,12 +42,12 @@ class EncodedInOnnx:
         Tells the forms of the raw columns.
     """
 
-    def __init__(self, columns, X, dtype="float32", rank=2):
+    def __init__(self, columns, X, dtype="float32"):
         if not isinstance(columns, FeatureColumns):
             columns = FeatureColumns(columns)
         graph = Graph("encoded")
         forms = forms_of({key: Table(X).cells(key) for key in Table(X).keys})
-        inputs = Inputs(graph, columns.active, np.dtype(dtype), forms, rank)
+        inputs = Inputs(graph, columns.active, np.dtype(dtype), forms)
         expected = columns.encode(X)
         self._keys = []
         for key, entry in encode(columns, inputs, np.dtype(dtype)).items():

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
-import math
 
 import pytest
 import torch
 
 from skest import Estimator, RunConfig
-from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.versions import list_versions
 from skest.exceptions import ArtifactError, CorruptCheckpointError, NotFittedError
-from skest.export import checkpoint_export, load
+from skest.export import load, writer
 from tests._models import model_fn, table_fn
 
 CHECKPOINT = {"format": "checkpoint"}
@@ -26,15 +24,17 @@ def estimator(tmp_path_factory):
 
 
 def test_holds_the_variables_and_a_manifest(tmp_path, estimator):
-    path = estimator.export(tmp_path / "base", **CHECKPOINT)
+    source = tmp_path / "words.txt"
+    source.write_text("one")
+    path = estimator.export(tmp_path / "base", assets={"w.txt": source}, **CHECKPOINT)
     assert list_versions(tmp_path / "base") == [path]
-    manifest = json.loads((path / "manifest.json").read_text())
-    assert manifest == {
+    assert json.loads((path / "manifest.json").read_text()) == {
         "format": "skest.export/1",
         "kind": "checkpoint",
         "global_step": 5,
-        "assets": [],
+        "assets": ["w.txt"],
     }
+    assert (path / "assets" / "w.txt").read_text() == "one"
     exported, checkpoint = read_checkpoint(path), estimator.checkpoint
     assert exported.global_step == 5
     assert not exported.optimizer and checkpoint.optimizer
@@ -43,57 +43,24 @@ def test_holds_the_variables_and_a_manifest(tmp_path, estimator):
     assert estimator.evaluate(table_fn(), checkpoint_path=path) == (
         estimator.evaluate(table_fn())
     )
-
-
-def test_neither_runs_nor_takes_versions(tmp_path, estimator):
-    path = estimator.export(tmp_path, **CHECKPOINT)
-    before = sorted(path.iterdir())
     with pytest.raises(ArtifactError, match="format='checkpoint', which `skest.check"):
-        load(tmp_path)
+        load(path)
     with pytest.raises(ValueError, match="is a version, of which nothing may change"):
         estimator.export(path, **CHECKPOINT)
-    assert sorted(path.iterdir()) == before
 
 
 def test_another_checkpoint(tmp_path, estimator):
     older = estimator.model_dir / "ckpt-2"
     for checkpoint_path in (older, str(older), read_checkpoint(older)):
-        path = estimator.export(
-            tmp_path / "base", checkpoint_path=checkpoint_path, **CHECKPOINT
-        )
+        path = estimator.export(tmp_path, checkpoint_path=checkpoint_path, **CHECKPOINT)
         assert read_checkpoint(path).global_step == 2
-    assert len(list_versions(tmp_path / "base")) == 3
-
-
-def test_from_memory_and_with_nan(tmp_path):
-    estimator = Estimator(model_fn)
-    values = torch.tensor([[math.nan, 1.0, math.inf]]), torch.zeros(1)
-    estimator.checkpoint = Checkpoint(
-        3, dict(zip(("weight", "bias"), values, strict=True))
-    )
-    path = estimator.export(tmp_path, **CHECKPOINT)
-    assert read_checkpoint(path).variables["weight"].isnan().sum() == 1
-
-
-def test_assets(tmp_path, estimator):
-    source = tmp_path / "words.txt"
-    source.write_text("one\ntwo\n")
-    path = estimator.export(
-        tmp_path / "base",
-        assets={"words.txt": source, "more/words.txt": str(source)},
-        **CHECKPOINT,
-    )
-    for name in ("words.txt", "more/words.txt"):
-        assert (path / "assets" / name).read_text() == "one\ntwo\n"
-    manifest = json.loads((path / "manifest.json").read_text())
-    assert manifest["assets"] == ["more/words.txt", "words.txt"]
 
 
 def test_assets_are_there_and_stay_where_they_belong(tmp_path, estimator):
     source = tmp_path / "words.txt"
     source.write_text("one")
-    for name in ("", "../words.txt", "/words.txt", "a/../../b"):
-        with pytest.raises(ValueError, match="which does not lead into 'assets/'"):
+    for name in ("", "../words.txt", "/words.txt", "a/b"):
+        with pytest.raises(ValueError, match="is no name that a file of an export"):
             estimator.export(tmp_path / "base", assets={name: source}, **CHECKPOINT)
     with pytest.raises(ValueError, match="'assets' has no file '.*nothing' to copy"):
         nothing = {"a": tmp_path / "nothing"}
@@ -101,32 +68,24 @@ def test_assets_are_there_and_stay_where_they_belong(tmp_path, estimator):
     assert not (tmp_path / "base").exists()
 
 
-@pytest.mark.parametrize("verify", [True, False])
-def test_what_was_written_is_read_back(tmp_path, estimator, monkeypatch, verify):
+def test_what_was_written_is_read_back(tmp_path, estimator, monkeypatch):
     def damaged(checkpoint, directory):
         write(checkpoint, directory)
         path = max(directory.glob("*.safetensors"), key=lambda p: p.stat().st_size)
         path.write_bytes(path.read_bytes()[:-1] + b"\xff")
 
-    write = checkpoint_export.write_checkpoint
-    monkeypatch.setattr(checkpoint_export, "write_checkpoint", damaged)
-    if verify:
-        with pytest.raises(CorruptCheckpointError):
-            estimator.export(tmp_path / "base", **CHECKPOINT)
-        assert list_versions(tmp_path / "base") == []
-    else:
-        assert estimator.export(tmp_path / "base", verify=False, **CHECKPOINT).is_dir()
+    write = writer.write_checkpoint
+    monkeypatch.setattr(writer, "write_checkpoint", damaged)
+    with pytest.raises(CorruptCheckpointError):
+        estimator.export(tmp_path / "base", **CHECKPOINT)
+    assert list_versions(tmp_path / "base") == []
+    assert estimator.export(tmp_path / "base", verify=False, **CHECKPOINT).is_dir()
 
 
-def test_nothing_to_export(tmp_path):
+def test_nothing_to_export(tmp_path, estimator):
     with pytest.raises(NotFittedError, match="Call train first"):
         Estimator(model_fn).export(tmp_path)
     with pytest.raises(ValueError, match="There is no checkpoint at"):
         Estimator(model_fn).export(tmp_path, checkpoint_path=tmp_path / "ckpt-7")
-
-
-def test_format(tmp_path, estimator):
-    with pytest.raises(
-        ValueError, match="'format' must be one of 'onnx', 'checkpoint'"
-    ):
+    with pytest.raises(ValueError, match="'format' of an export must be one of 'onnx'"):
         estimator.export(tmp_path, format="pickle")

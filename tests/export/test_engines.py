@@ -30,24 +30,12 @@ def exported(tmp_path_factory):
     return found
 
 
-@pytest.fixture(scope="module")
-def exported_of_lists(tmp_path_factory):
-    """The same for estimators of lists."""
-    X, y = _portable.lists(), _portable.targets()["classes"]
-    models = _portable.models_of_lists().values()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [
-            (model.fit(X, y), model.export(tmp_path_factory.mktemp("lists")))
-            for model in models
-        ]
-
-
-def few_lists():
+def few_rows():
     """Rows of which a server mostly gets few, of which lists are often empty."""
-    X = _portable.lists()
-    empty = X[X["tags"].str.len() == 0]
-    full = X[X["tags"].str.len() > 0]
+    X = _portable.table()
+    empty, full = (
+        X[(X["tags"].str.len() == 0) == is_empty] for is_empty in (True, False)
+    )
     return [empty[:1], empty[:3], X[:0], full[:1], pd.concat([full[:1], empty[:1]])]
 
 
@@ -101,23 +89,22 @@ def assert_same_answers(found, model, version, X=None):
 
 
 def test_the_oldest_supported_version(exported):
-    cases = [(path, raw_columns(path)) for _, path in exported.values()]
-    answered = _engines.in_the_oldest(cases)
+    tables = [_portable.table(), *few_rows()]
+    cases = [(*pair, X) for pair in exported.values() for X in tables]
+    raw = [(version, raw_columns(version, X)) for _, version, X in cases]
+    answered = _engines.in_the_oldest(raw)
     assert answered["engine"] == "1.17.3"
     assert answered["imported"] == []
-    for (model, version), found in zip(
-        exported.values(), answered["found"], strict=True
-    ):
-        manifest = json.loads((version / "manifest.json").read_text())
-        assert manifest["runtime"]["min_onnxruntime"] == "1.17"
-        assert_same_answers(found, model, version)
+    for case, found in zip(cases, answered["found"], strict=True):
+        assert_same_answers(found, *case)
 
 
 def test_the_oldest_supported_version_takes_weights_beside_the_graph(
-    exported, tmp_path
+    exported, tmp_path, monkeypatch
 ):
     model, _ = next(iter(exported.values()))
-    version = model.export(tmp_path, weights="beside")
+    monkeypatch.setattr("skest.export.writer._LARGE", 0)
+    version = model.export(tmp_path)
     manifest = json.loads((version / "manifest.json").read_text())
     assert manifest["files"]["model.onnx"]["size"] < 100_000
     answered = _engines.in_the_oldest([(version, raw_columns(version))])
@@ -125,26 +112,10 @@ def test_the_oldest_supported_version_takes_weights_beside_the_graph(
     assert_same_answers(answered["found"][0], model, version)
 
 
-def test_the_oldest_supported_version_takes_empty_lists(exported_of_lists):
-    cases = [(*pair, X) for pair in exported_of_lists for X in few_lists()]
-    raw = [(version, raw_columns(version, X)) for _, version, X in cases]
-    answered = _engines.in_the_oldest(raw)
-    assert answered["engine"] == "1.17.3"
-    for case, found in zip(cases, answered["found"], strict=True):
-        assert_same_answers(found, *case)
-
-
 @pytest.mark.parametrize("engine", ["onnxruntime-web", "onnxruntime-node"])
 def test_engines_of_javascript(exported, engine, tmp_path):
-    cases = [(path, feeds(path)) for _, path in exported.values()]
-    answers = _engines.in_node(engine, cases, tmp_path)
-    for (model, version), found in zip(exported.values(), answers, strict=True):
-        assert_same_answers(outputs(version, found), model, version)
-
-
-@pytest.mark.parametrize("engine", ["onnxruntime-web", "onnxruntime-node"])
-def test_engines_of_javascript_take_empty_lists(exported_of_lists, engine, tmp_path):
-    cases = [(*pair, X) for pair in exported_of_lists for X in few_lists()]
+    tables = [_portable.table(), *few_rows()]
+    cases = [(*pair, X) for pair in exported.values() for X in tables]
     fed = [(version, feeds(version, X)) for _, version, X in cases]
     answers = _engines.in_node(engine, fed, tmp_path)
     for (model, version, X), found in zip(cases, answers, strict=True):

@@ -9,7 +9,6 @@ from torch import nn
 
 from skest import (
     DNNClassifier,
-    DNNLinearCombinedClassifier,
     DNNRegressor,
     LinearClassifier,
     RNNClassifier,
@@ -123,17 +122,6 @@ def test_dense_columns(tmp_path, columns):
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_linear(tmp_path, combiner):
     model = fitted(LinearClassifier, feature_columns=SPARSE, sparse_combiner=combiner)
-    assert_same_answers(model, tmp_path)
-
-
-def test_wide_and_deep(tmp_path):
-    model = fitted(
-        DNNLinearCombinedClassifier,
-        linear_feature_columns=[crossed_column(["string", "month"], 50), city],
-        dnn_feature_columns=[size, embedding_column(city, 2)],
-        batch_norm=True,
-        dnn_dropout=0.5,
-    )
     assert_same_answers(model, tmp_path)
 
 

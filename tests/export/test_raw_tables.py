@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
+
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -6,6 +8,7 @@ import pytest
 
 import skest
 from skest import export
+from skest import feature_columns as fc
 from skest.export.raw_values import Feature, columns_of
 
 VECTOR = {"dtype": "float32", "shape": [None, 2], "missing": "nan"}
@@ -97,23 +100,28 @@ def test_a_part_that_is_called_as_the_whole():
         columns_of({"y": [2]}, ["x"], parts)
 
 
-NUMBERS = np.random.default_rng(0).normal(size=(40, 3))
-WORDS = np.array(["u", "v"] * 20)
+def test_dates():
+    feature = Feature("t", {"dtype": "int64", "shape": [None, 1], "unit": "us"})
+    first = ["1970-01-01T00:00:01", "1970-01-01 00:00:01Z", 10**6]
+    assert feature.feed(first).tolist() == [[10**6]] * 3
+    assert feature.feed(pd.to_datetime(first[:1])).tolist() == [[10**6]]
+    with pytest.raises(ValueError, match="'t' has a missing value"):
+        feature.feed([None])
+    with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO form"):
+        feature.feed(["soon"])
 
 
-@pytest.mark.parametrize(
-    "table",
-    [
-        pd.DataFrame(NUMBERS, columns=list("xyz")),
-        pd.DataFrame(NUMBERS),
-        NUMBERS,
-        pd.DataFrame({0: NUMBERS[:, 0], 1: WORDS}),
-        pl.DataFrame(NUMBERS, schema=["x", "y", "z"]),
-    ],
-    ids=["x y z", "frame of array", "array", "counted", "polars"],
-)
-def test_the_table_of_the_fit_is_taken(tmp_path, table):
-    model = skest.DNNClassifier((4,), max_iter=2, random_state=0)
-    model.fit(table, NUMBERS[:, 0] > 0).export(tmp_path, example=table[:3])
-    loaded = export.load(tmp_path)
-    np.testing.assert_array_equal(loaded.predict(table), model.predict(table))
+def test_integers_are_refused_where_the_model_refuses_them(tmp_path):
+    table = pd.DataFrame({"word": ["1", "two", "2", "two"] * 9})
+    column = fc.categorical_column_with_vocabulary_list("word")
+    model = skest.LinearClassifier(feature_columns=[column], max_iter=2)
+    version = model.fit(table, [0, 1, 1, 0] * 9).export(tmp_path)
+    served = export.load(version)
+    with pytest.raises(TypeError, match="'word' takes texts; got 1 of type int"):
+        served.predict_proba({"word": [1]})
+    manifest = json.loads((version / "manifest.json").read_text())
+    assert manifest["features"]["word"].pop("texts_only") is True
+    (version / "manifest.json").write_text(json.dumps(manifest))
+    old = export.load(version, verify=False)  # exports of before take them still
+    expected = served.predict_proba({"word": ["1"]})
+    assert (old.predict_proba({"word": [1]}) == expected).all()

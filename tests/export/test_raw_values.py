@@ -100,11 +100,6 @@ def test_lists_of_nothing():
     assert Feature("ids", IDS).feed([[], []]).dtype == np.int64
 
 
-def test_integers_are_texts_by_their_digits():
-    found = Feature("zip", TEXT).feed([1010, np.int64(7), True])
-    assert found.ravel().tolist() == ["1010", "7", "True"]
-
-
 def test_lists_of_vectors():
     found = Feature("path", VECTORS).feed([[[1, 2], [3, 4]], [], [[5, 6]]])
     nan = [np.nan, np.nan]
@@ -156,17 +151,3 @@ def test_shapes():
 def test_wrong_values(spec, values, error, message):
     with pytest.raises(error, match=f"'f'.*{message}"):
         Feature("f", spec).feed(values)
-
-
-@pytest.mark.filterwarnings("error")
-def test_numbers_that_are_too_large_are_refused_without_a_warning():
-    with pytest.raises(ValueError, match=r"'f' holds infinity \(inf\)"):
-        Feature("f", VECTOR).feed([[1e39, 0, 0]])
-
-
-def test_lists_of_several_lengths_are_refused_by_name():
-    for shape in ([None, 1], [None, 2], [None, None, 2]):
-        feature = Feature("size", {"dtype": "float32", "shape": shape})
-        cells = [[[1.0], [1.0, 2.0]]] * 2 if len(shape) == 3 else [[1.0], [1.0, 2.0]]
-        with pytest.raises(ValueError, match="'size' must have as many values in each"):
-            feature.feed(cells)

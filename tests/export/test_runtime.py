@@ -44,12 +44,6 @@ def test_signatures(model):
     assert set(model.signatures) == {"serving_default", "predict"}
 
 
-def test_a_row_alone_gives_what_it_gives_among_others(model):
-    table = pd.DataFrame(ROWS)
-    single = [model.predict_proba(table[i : i + 1])[0] for i in range(3)]
-    np.testing.assert_array_equal(single, model.predict_proba(table))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -62,38 +56,6 @@ def test_a_row_alone_gives_what_it_gives_among_others(model):
 def test_wrong_calls(model, call, message):
     with pytest.raises(ValueError, match=message):
         call(model)
-
-
-def test_a_regressor_has_no_probabilities(tmp_path):
-    described = _models.manifest()
-    outputs = described["signatures"]["predict"]["outputs"]
-    outputs["predictions"] = outputs.pop("probabilities")
-    del outputs["labels"]
-    recorded = _models.warmup()
-    answers = recorded["outputs"].pop("probabilities")
-    recorded["outputs"] = {"predictions": answers}
-    model = export.load(_models.write(tmp_path, None, described, recorded))
-    assert model.predict(ROWS).shape == (3, 2)
-    with pytest.raises(ValueError, match="but no probabilities"):
-        model.predict_proba(ROWS)
-
-
-def test_several_heads(tmp_path):
-    described = _models.manifest()
-    outputs = described["signatures"]["predict"]["outputs"]
-    described["signatures"]["predict"]["outputs"] = {
-        f"{head}/{key}": tensor for head in "ab" for key, tensor in outputs.items()
-    }
-    recorded = _models.warmup()
-    recorded["outputs"] = {
-        f"{head}/{key}": cells
-        for head in "ab"
-        for key, cells in recorded["outputs"].items()
-    }
-    model = export.load(_models.write(tmp_path, None, described, recorded))
-    found = model.predict(ROWS)
-    assert list(found) == ["a", "b"]
-    assert found["b"].tolist() == ["yes", "yes", "no"]
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def converted(model, **options):
     )
 
 
-def test_options():
+def test_zipmap():
     model = small().fit(NUMBERS, LABELS["strings"])
     p = model.predict_proba(NUMBERS)
     mapped = run(converted(model), {"X": NUMBERS})["output_probability"]
@@ -167,19 +167,6 @@ def test_options():
     )
     found = run(converted(model, zipmap="columns"), {"X": NUMBERS})
     np.testing.assert_allclose(found["syes"], p[:, 1], atol=1e-6)
-    found = run(converted(model, zipmap=False, nocl=True), {"X": NUMBERS})
-    np.testing.assert_array_equal(found["label"], p[:, 1] > 0.5)
-    assert found["label"].dtype == np.int64
-    graph = converted(model, zipmap=False, output_class_labels=True)
-    np.testing.assert_array_equal(
-        run(graph, {"X": NUMBERS})["class_labels"], ["no", "yes"]
-    )
-    for y in (LABELS["strings"], LABELS["integers"]):
-        model.fit(NUMBERS, y)
-        found = run(converted(model, zipmap=False, raw_scores=True), {"X": NUMBERS})
-        scores = model.decision_function(NUMBERS)
-        scores = np.stack([-scores, scores], 1) if scores.ndim == 1 else scores
-        np.testing.assert_allclose(found["probabilities"], scores, atol=1e-6)
 
 
 def test_regressors():
@@ -189,27 +176,6 @@ def test_regressors():
         found = run(graph, {"X": NUMBERS})["variable"]
         expected = model.predict(NUMBERS).reshape(ROWS, -1)
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-
-
-def test_several_heads():
-    y = pd.DataFrame({"a": LABELS["strings"], "b": NUMBERS[:, 1]})
-    model = small(skest.MultiHeadEstimator).fit(NUMBERS, y)
-    found = run(skl2onnx.to_onnx(model, NUMBERS, target_opset=18), {"X": NUMBERS})
-    expected = model.predict(NUMBERS)
-    # skl2onnx gives the outputs of a graph no order.
-    assert sorted(found) == ["a_labels", "a_probabilities", "b_predictions"]
-    np.testing.assert_array_equal(found["a_labels"], expected["a"])
-    np.testing.assert_allclose(found["b_predictions"][:, 0], expected["b"], atol=1e-6)
-
-
-def test_a_class_of_a_user():
-    class Own(skest.LinearClassifier):
-        pass
-
-    register(Own)
-    model = small(Own).fit(NUMBERS, LABELS["strings"])
-    found = run(converted(model, zipmap=False), {"X": NUMBERS})
-    np.testing.assert_array_equal(found["label"], model.predict(NUMBERS))
 
 
 def test_what_does_not_fit_is_named():

@@ -165,7 +165,7 @@ def test_export_to_one_file(title, table, tmp_path):
     else:
         found, expected = loaded.predict(X), ensemble.predict(X)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    assert ensemble.onnx_graph(input_rank=1).graph.input[0].name == "word"
+    assert ensemble.onnx_graph().graph.input[0].name == "word"
 
 
 def test_seeds_trained_together(table):

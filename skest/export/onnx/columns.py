@@ -511,7 +511,6 @@ def encode_all(
     columns: FeatureColumns | Mapping[Any, FeatureColumns | None] | None,
     dtype: np.dtype,
     forms: Mapping[Key, Form],
-    rank: int,
 ) -> tuple[list[InputSpec], Any]:
     """Declare the inputs of columns; return them, and what the network takes.
 
@@ -521,13 +520,13 @@ def encode_all(
         Gets the inputs.
     columns : FeatureColumns, dict of them by part, or None
         Fitted columns; None if the network looks at no feature.
-    dtype, forms, rank
+    dtype, forms
         See `Inputs`.
     """
     parts = columns if isinstance(columns, Mapping) else {None: columns}
     given = {name: part for name, part in parts.items() if part is not None}
     every = [column for part in given.values() for column in part.active]
-    inputs = Inputs(graph, every, dtype, forms, rank)
+    inputs = Inputs(graph, every, dtype, forms)
     if not given:
         return inputs.specs, {"rows": inputs.any_input()}
     encoded = {name: encode(part, inputs, dtype) for name, part in given.items()}

@@ -7,40 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skest.exceptions import ExportError
-
 OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
 """Versions of the operator sets. Every ONNX Runtime from 1.17 on has them; networks of
 float32 run from 1.15 on."""
 
 IR_VERSION = 8
-
-_AROUND = 20  # characters to show of a long text
-
-
-@contextlib.contextmanager
-def explained_unicode() -> Iterator[None]:
-    r"""Raise `ExportError` where a string cannot be written as UTF-8.
-
-    Examples
-    --------
-    >>> from skest.export.onnx.graph import explained_unicode
-    >>> with explained_unicode():
-    ...     _ = "a\ud800".encode()
-    Traceback (most recent call last):
-    ...
-    skest.exceptions.ExportError: The model has a name or text 'a\ud800', ...
-    """
-    try:
-        yield
-    except UnicodeEncodeError as error:
-        around = slice(max(0, error.start - _AROUND), error.end + _AROUND)
-        raise ExportError(
-            f"The model has a name or text {error.object[around]!r}, which is not valid "
-            "Unicode (it has a lone surrogate). Give the column or class another one, "
-            "e.g. name.encode('utf-8', 'replace').decode(), and fit again."
-        ) from error
-
 
 #: Type of strings.
 STRING = np.dtype(object)
@@ -461,7 +432,6 @@ def concat(values: Sequence[Value], axis: int) -> Value:
 _ROWS = "N"
 
 
-@explained_unicode()
 def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     """Return a graph as an ``onnx.ModelProto``.
 
@@ -476,8 +446,8 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     ------
     ImportError
         If onnx is not installed.
-    ExportError
-        If a string in it is not valid Unicode.
+    UnicodeEncodeError
+        If a string in it has a lone surrogate.
 
     Examples
     --------

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skest.exceptions import ExportError
+from skest.export.manifest import MICROSECONDS
 from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
@@ -189,7 +190,7 @@ class InputSpec(NamedTuple):
     texts_only : bool
         Whether an integer is refused, not read as its decimal string.
     unit : str or None
-        "us" of dates, which come to the graph as microseconds since 1970 in UTC.
+        `MICROSECONDS` of dates, which come to the graph as such.
     """
 
     name: str
@@ -252,8 +253,6 @@ class Inputs:
         Floating type of the network.
     forms : dict of Form, default=None
         What is known about raw columns beyond what the columns say.
-    rank : {1, 2}, default=2
-        Dimensions of inputs that have one value for each row.
 
     Attributes
     ----------
@@ -274,13 +273,9 @@ class Inputs:
         columns: Iterable[FeatureColumn],
         dtype: Any,
         forms: Mapping[Key, Form] | None = None,
-        rank: int = 2,
     ) -> None:
-        if rank not in (1, 2):
-            raise ValueError(f"'input_rank' must be 1 or 2; got {rank!r}.")
         self.graph = graph
         self._forms = dict(forms or {})
-        self._rank = rank
         self.specs: list[InputSpec] = []
         self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
         wanted: dict[tuple[Key, str | None], list[Demand]] = {}
@@ -306,10 +301,7 @@ class Inputs:
             )
         self.specs.append(spec)
         dtype = STRING if spec.dtype == "string" else np.dtype(spec.dtype)
-        if self._rank == 1 and spec.shape[1:] == (1,):
-            value = self.graph.input(spec.name, dtype, spec.shape[:1]).unsqueeze(1)
-        else:
-            value = self.graph.input(spec.name, dtype, spec.shape)
+        value = self.graph.input(spec.name, dtype, spec.shape)
         self._values[spec.key, spec.delimiter] = (spec, value)
         return value
 
@@ -357,7 +349,7 @@ def _spec(
                 "cannot be. Give X the raw column a second time under another name."
             )
         no_date = None if no_number is None else NO_INTEGER
-        return InputSpec(name, key, "int64", (None, 1), no_date, unit="us")
+        return InputSpec(name, key, "int64", (None, 1), no_date, unit=MICROSECONDS)
     if not categories:
         shape = _same_shape(key, [demand.shape for demand in numbers])
         number = _number_dtype(numbers, dtype)

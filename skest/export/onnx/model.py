@@ -31,7 +31,7 @@ from skest.export.onnx.tracing import (
     SpecInputs,
     Traced,
     spec_inputs,
-    trace_around_known_parts,
+    traced,
 )
 from skest.export.signatures import Signature, TensorInfo, model_signatures
 from skest.export.warmup import looked_up_in_model
@@ -93,7 +93,6 @@ def build_onnx(
     logits_scale: tuple[np.ndarray, np.ndarray] | None = None,
     logits_range: tuple[np.ndarray, np.ndarray] | None = None,
     forms: Mapping[Key, Form] | None = None,
-    input_rank: int = 2,
     name: str = "skest",
 ) -> OnnxGraph:
     """Write a model as one ONNX graph.
@@ -120,8 +119,6 @@ def build_onnx(
         The least and the largest values that they become.
     forms : dict of Form, default=None
         What is known about raw columns, see `skest.feature_columns.sources.forms_of`.
-    input_rank : {1, 2}, default=2
-        Dimensions of inputs that have one value for each row: (n,) or (n, 1).
     name : str, default="skest"
         Name of the graph.
 
@@ -153,13 +150,8 @@ def build_onnx(
     >>> [spec.name for spec in graph.inputs], list(graph.signatures)
     (['city'], ['serving_default', 'classification', 'regression', 'predict'])
     """
-    graph = Graph(name)
-    dtype = _dtype_of(network)
-    inputs, encoded = encode_all(graph, columns, dtype, forms or {}, input_rank)
     model = Model(columns, network, logits_scale, logits_range)
-    logits = _scaled_logits(model, Scope(graph), encoded, dtype)
-    values = _of_head(graph, head, logits, classes)
-    return _finished(graph, head, values, inputs, input_rank)
+    return mean_onnx([model], [1], head, classes=classes, forms=forms, name=name)
 
 
 class Model(NamedTuple):
@@ -178,7 +170,6 @@ def mean_onnx(
     *,
     classes: Any = None,
     forms: Mapping[Key, Form] | None = None,
-    input_rank: int = 2,
     name: str = "skest",
 ) -> OnnxGraph:
     """Write the mean of the predictions of several models as one ONNX graph.
@@ -189,7 +180,7 @@ def mean_onnx(
         They take one table.
     times : sequence of int
         How often each counts.
-    head, classes, forms, input_rank, name
+    head, classes, forms, name
         See `build_onnx`.
 
     Returns
@@ -208,16 +199,18 @@ def mean_onnx(
         for i, model in enumerate(models)
         for part, columns in _parts(model.columns).items()
     }
-    inputs, encoded = encode_all(graph, parts, dtype, forms or {}, input_rank)
+    inputs, encoded = encode_all(graph, parts, dtype, forms or {})
     logits = []
     for i, model in enumerate(models):
-        own = {part: value for (k, part), value in encoded.items() if k == i}
-        found = _scaled_logits(
-            model, Scope(graph, f"{i}."), own.get(None, own), dtype
-        ).unsqueeze(0)
+        own: Any = {key[1]: encoded[key] for key in parts if key[0] == i} or encoded
+        scope = Scope(graph, f"{i}." if len(models) > 1 else "")
+        found = _scaled_logits(model, scope, own.get(None, own), dtype)
         logits += [found] * times[i]
-    values = _of_head(graph, head, members_mean(head, concat(logits, axis=0)), classes)
-    return _finished(graph, head, values, inputs, input_rank)
+    mean = logits[0]
+    if len(models) > 1:
+        each = [member.unsqueeze(0) for member in logits]
+        mean = members_mean(head, concat(each, axis=0))
+    return _finished(graph, head, _of_head(graph, head, mean, classes), inputs)
 
 
 def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) -> Any:
@@ -256,17 +249,11 @@ def _finished(
     head: Head | None,
     values: Mapping[str, Traced],
     inputs: list[InputSpec],
-    rank: int,
     given: Any = None,
 ) -> OnnxGraph:
     """Return a graph with its outputs, and with a description in its metadata."""
     taken = {
-        spec.name: TensorInfo(
-            spec.name,
-            spec.dtype,
-            spec.shape[:1] if rank == 1 and spec.shape[1:] == (1,) else spec.shape,
-        )
-        for spec in inputs
+        spec.name: TensorInfo(spec.name, spec.dtype, spec.shape) for spec in inputs
     }
     predictions = {
         key: TensorInfo(
@@ -283,7 +270,14 @@ def _finished(
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    return OnnxGraph(to_model(graph, metadata), inputs, found)
+    try:
+        return OnnxGraph(to_model(graph, metadata), inputs, found)
+    except UnicodeEncodeError as error:
+        raise ExportError(
+            f"The model has a name or text {error.object!r}, which is not valid Unicode "
+            "(it has a lone surrogate). Give the column or class another one, e.g. "
+            "name.encode('utf-8', 'replace').decode(), and fit again."
+        ) from error
 
 
 def _dtype_of(network: nn.Module) -> np.dtype:
@@ -307,7 +301,6 @@ def spec_onnx(
     head: Head | None = None,
     classes: Any = None,
     forms: Mapping[Key, Form] | None = None,
-    input_rank: int = 2,
     name: str = "skest",
 ) -> OnnxGraph:
     """Write the model of a specification as one ONNX graph.
@@ -326,9 +319,6 @@ def spec_onnx(
         See `skest.export.build_onnx`.
     forms : dict of Form, default=None
         What is known about raw columns; None is what `features` are.
-    input_rank : {1, 2}, default=2
-        Dimensions of inputs of `FeatureColumns` with one value for each row: (n,) or
-        (n, 1).
     name : str, default="skest"
         Name of the graph.
 
@@ -366,20 +356,20 @@ def spec_onnx(
     network.eval()
     dtype = _dtype_of(network)
     graph = Graph(name)
-    given = spec_inputs(graph, spec.encode, features, dtype, forms, input_rank)
+    given = spec_inputs(graph, spec.encode, features, dtype, forms)
     owner = getattr(spec.predictions, "__self__", None)
     if isinstance(owner, Head):
         head = owner
         values = _of_head(graph, head, _logits(network, graph, given), classes)
     else:
         function: Any = spec.predictions
-        values = trace_around_known_parts(function, network, graph, given)
+        values = traced(function, network, graph, given)
         if head is not None:  # the names of classes belong to their ids
             own = {key: value for key, (value, _) in values.items()}
             named = with_classes(head, own, classes)
             values |= {k: Traced(v, (None, size)) for k, (v, size) in named.items()}
     outputs = spec.export_outputs
-    return _finished(graph, head, values, given.specs, input_rank, outputs)
+    return _finished(graph, head, values, given.specs, outputs)
 
 
 def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
@@ -390,7 +380,7 @@ def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
         if not given.traceable:
             raise
         # Otherwise, it is a module that only torch knows.
-    found = trace_around_known_parts(_named_logits, network, graph, given)
+    found = traced(_named_logits, network, graph, given)
     values = {key: entry.value for key, entry in found.items()}
     return values.get(_LOGITS, values)
 

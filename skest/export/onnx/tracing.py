@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode_all
-from skest.export.onnx.graph import IR_VERSION, OPSETS, Graph, Value
+from skest.export.onnx.graph import OPSETS, Graph, Value
 from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output
 from skest.feature_columns.columns import FeatureColumns
@@ -41,74 +41,9 @@ BARE = "x"
 
 # What branches, loops, draws or has lists for values: no row of a batch has its own then.
 _REFUSED = ("Bernoulli", "If", "Loop", "Multinomial", "Random", "Scan", "Sequence")
-# torch writes on which modules a node is here.
-_SCOPES = "pkg.torch.onnx.name_scopes"
 # torch can trace one module at a time.
 _TRACING = threading.Lock()
 _LOOKS_UP = (DenseFeatures, LinearFeatures, SequenceFeatures)
-
-
-@contextmanager
-def _quiet_export() -> Iterator[None]:
-    """Keep back what torch says that is not about the user's module."""
-    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    logger.addFilter(_is_of_use)
-    try:
-        with warnings.catch_warnings():
-            message = r"`isinstance\(treespec, LeafSpec\)`"
-            warnings.filterwarnings("ignore", message, FutureWarning)
-            yield
-    finally:
-        logger.removeFilter(_is_of_use)
-
-
-def _is_of_use(record: logging.LogRecord) -> bool:
-    # Nothing of torchvision is needed.
-    return not record.getMessage().startswith("torchvision is not installed")
-
-
-class _GatheredBag(nn.Module):
-    """An `nn.EmbeddingBag` for ids of shape (n_rows, n_values).
-
-    torch writes an `nn.EmbeddingBag` as a loop over the rows, which no exported graph has.
-    """
-
-    def __init__(self, bag: nn.EmbeddingBag, path: str) -> None:
-        super().__init__()
-        if bag.max_norm is not None:
-            raise ExportError(
-                f"The nn.EmbeddingBag {path!r} has a max_norm, which changes its table "
-                "while it predicts. Scale the table after training instead."
-            )
-        self.weight = bag.weight
-        self._mode, self._padding, self._path = bag.mode, bag.padding_idx, path
-
-    def forward(
-        self,
-        ids: Tensor,
-        offsets: Tensor | None = None,
-        per_sample_weights: Tensor | None = None,
-    ) -> Tensor:
-        """Combine the rows of each example."""
-        if ids.ndim != 2 or offsets is not None:
-            raise ExportError(
-                f"The nn.EmbeddingBag {self._path!r} takes its ids with offsets, which "
-                "an exported graph cannot do. Give it ids of shape (n_rows, n_values) "
-                "and a padding_idx."
-            )
-        rows = self.weight[ids]
-        if per_sample_weights is not None:
-            rows = rows * per_sample_weights.unsqueeze(-1)
-        mask = torch.ones_like(ids, dtype=torch.bool).unsqueeze(-1)
-        if self._padding is not None:
-            mask = (ids != self._padding).unsqueeze(-1)
-        if self._mode == "max":
-            lowest = torch.where(mask, rows, torch.finfo(rows.dtype).min)
-            return torch.where(mask.any(1), lowest.amax(1), 0)
-        total = torch.where(mask, rows, 0).sum(1)
-        if self._mode == "sum":
-            return total
-        return total / mask.sum(1).clamp(min=1).to(total.dtype)
 
 
 class Traced(NamedTuple):
@@ -127,7 +62,7 @@ class Traced(NamedTuple):
 
 
 class Traceable(NamedTuple):
-    """What a traced function takes.
+    """What a network takes.
 
     Attributes
     ----------
@@ -141,28 +76,52 @@ class Traceable(NamedTuple):
 
     value: Value
     example: Tensor
-    open_axes: tuple[int, ...]
+    open_axes: tuple[int, ...] = (0,)
+
+
+class SpecInputs(NamedTuple):
+    """What a network gets.
+
+    Attributes
+    ----------
+    specs : list of InputSpec
+        Inputs of the graph.
+    encoded : Value, or dict of Value, Ids and EveryId
+        For networks that are written directly.
+    traceable : dict of Traceable
+        For others, under the keys of the encoded features; none of a model whose columns
+        come by part, which is canned.
+    is_bare : bool
+        Whether the network takes one tensor, not a dictionary.
+    """
+
+    specs: list[InputSpec]
+    encoded: Any
+    traceable: dict[Any, Traceable]
+    is_bare: bool = False
 
 
 def traced(
-    function: Callable[..., Mapping[Any, Tensor]],
+    function: Callable[[Any], Mapping[Any, Any]],
     network: nn.Module,
     graph: Graph,
-    entries: Sequence[Traceable],
+    given: SpecInputs,
 ) -> dict[Any, Traced]:
-    """Add what a function of a network computes to a graph.
+    """Add what a function of the logits gives to a graph.
 
     Parameters
     ----------
     function : callable
-        ``function(network, *tensors) -> dict of tensors``, which have a row each for one
+        ``function(network(features)) -> dict of tensors``, which have a row each for one
         of the batch.
     network : torch.nn.Module
-        In evaluation mode; it stays as it is.
+        In evaluation mode; it stays as it is. The modules of skest in it that look up
+        columns are taken to get the encoded features as they are: of others, the test of
+        the export says that numbers differ.
     graph : Graph
         Gets the nodes.
-    entries : sequence of Traceable
-        What the tensors are.
+    given : SpecInputs
+        What the network takes.
 
     Returns
     -------
@@ -182,14 +141,12 @@ def traced(
     >>> import numpy as np, pytest, torch
     >>> _ = pytest.importorskip("onnxscript")
     >>> from skest.export.onnx.graph import Graph
-    >>> from skest.export.onnx.tracing import Traceable, traced
+    >>> from skest.export.onnx.tracing import SpecInputs, Traceable, traced
     >>> graph = Graph("own")
     >>> x = graph.input("x", np.float32, (None, 2))
     >>> network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Tanh()).eval()
-    >>> found = traced(
-    ...     lambda network, x: {"y": network(x)},
-    ...     network, graph, [Traceable(x, torch.ones(2, 2), (0,))],
-    ... )
+    >>> given = SpecInputs([], x, {"x": Traceable(x, torch.ones(2, 2))}, is_bare=True)
+    >>> found = traced(lambda logits: {"y": logits}, network, graph, given)
     >>> _ = graph.output("y", *found["y"])
     >>> [node.op for node in graph.nodes]
     ['Gemm', 'Tanh', 'Identity']
@@ -201,16 +158,15 @@ def traced(
             "Exporting a network of your own needs the package onnxscript; install it by "
             "`pip install onnxscript`."
         ) from error
-    own: Any = _TracedFunction(copy.deepcopy(network).cpu(), function)
-    for path, module in list(own.named_modules()):
-        if isinstance(module, nn.EmbeddingBag):
-            place = path.removeprefix("network").lstrip(".")
-            own.set_submodule(path, _GatheredBag(module, place))
-    name = type(network).__name__
+    name, key_of_bare = type(network).__name__, BARE if given.is_bare else None
+    network, entries = copy.deepcopy(network).cpu(), dict(given.traceable)
+    if not given.is_bare:
+        example = {key: entry.example for key, entry in entries.items()}
+        network = _without_known_parts(network, graph, given.encoded, example, entries)
+    whole = _Traced(function, network, key_of_bare)
     with _TRACING, torch.no_grad():
-        results, model = _written(own, entries, name)
-    _check_operators(model, name)
-    outputs = _grafted(model, graph, [entry.value for entry in entries], name)
+        results, model = _written(whole, entries, name)
+    outputs = _grafted(model, graph, [entry.value for entry in entries.values()], name)
     return {
         key: _typed(value, result, declared, key)
         for (key, result), value, declared in zip(
@@ -219,33 +175,103 @@ def traced(
     }
 
 
-class _TracedFunction(nn.Module):
-    """A function of a network as a module."""
+class _Traced(nn.Module):
+    """A function of a network as a module; the names of its parameters are kept."""
 
-    def __init__(self, network: nn.Module, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], network: nn.Module, key: Any
+    ) -> None:
         super().__init__()
-        self.network = network
         self.function = function
+        self.network = network
+        self.key = key
 
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return what the function does; clones, for a result may be an input."""
-        return tuple(v.clone() for v in self.function(self.network, *tensors).values())
+    def results(self, features: Mapping[Any, Tensor]) -> Mapping[Any, Any]:
+        """Return what the function gives."""
+        taken = features if self.key is None else features[self.key]
+        found: Mapping[Any, Any] = self.function(self.network(taken))
+        return found
+
+    def forward(self, features: Mapping[Any, Tensor]) -> tuple[Tensor, ...]:
+        """Return clones of it, for a result may be an input."""
+        return tuple(value.clone() for value in self.results(features).values())
+
+
+class _Given(nn.Module):
+    """Stands for a module whose result is among the features."""
+
+    def __init__(self, keys: list[str]) -> None:
+        super().__init__()
+        self.keys = keys
+
+    def forward(self, features: Mapping[Any, Tensor]) -> Any:
+        """Return the result."""
+        found = [features[key] for key in self.keys]
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def _without_known_parts(
+    network: nn.Module,
+    graph: Graph,
+    encoded: Any,
+    example: Mapping[Any, Tensor],
+    entries: dict[Any, Traceable],
+) -> nn.Module:
+    """Return a network whose look-ups read their results, which become entries."""
+    for path, part in list(network.named_modules()):
+        if type(part) not in _LOOKS_UP:
+            continue
+        values = network_output(part, Scope(graph, f"{path}." if path else ""), encoded)
+        with torch.no_grad():
+            results = part(example)
+        if not isinstance(results, tuple):  # else outputs and lengths of sequences
+            values, results = (values,), (results,)
+        keys = [f"{path}:{i}" for i in range(len(results))]
+        for key, value, tensor in zip(keys, values, results, strict=True):
+            axes = (0, 1) if tensor.ndim == 3 else (0,)
+            entries[key] = Traceable(value, tensor, axes)
+        if path == "":
+            return _Given(keys)
+        network.set_submodule(path, _Given(keys))
+    return network
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what torch says of itself, and that torchvision is not installed."""
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _written(
-    module: _TracedFunction, entries: Sequence[Traceable], name: str
+    module: _Traced, entries: Mapping[Any, Traceable], name: str
 ) -> tuple[Mapping[Any, Tensor], Any]:
     """Return what a function gives, and its graph as an ``onnx.ModelProto``."""
     from onnx import inliner
 
-    example = tuple(entry.example for entry in entries)
-    dynamic = torch.export.Dim.DYNAMIC
-    axes = tuple(dict.fromkeys(entry.open_axes, dynamic) for entry in entries)
+    example = {key: entry.example for key, entry in entries.items()}
+    axes = {
+        key: dict.fromkeys(entry.open_axes, torch.export.Dim.DYNAMIC)
+        for key, entry in entries.items()
+    }
     try:
-        results = _check_results(module.function(module.network, *example))
-        with _quiet_export():
+        results = module.results(example)
+        for key, value in results.items():
+            if not (isinstance(key, str) and isinstance(value, Tensor) and value.ndim):
+                raise ExportError(
+                    f"The result {key!r} cannot be exported: it is {value!r}. Return "
+                    "tensors by names, with something for every row."
+                )
+        with _quiet():
             program = torch.export.export(
-                module.eval(), example, dynamic_shapes=(axes,), strict=False
+                module.eval(), (example,), dynamic_shapes=(axes,), strict=False
             )
             written: Any = torch.onnx.export(
                 program,
@@ -264,33 +290,9 @@ def _written(
             "number of rows, and no branches that depend on values."
         ) from error
     # Without functions.
-    return results, inliner.inline_local_functions(written.model_proto)
-
-
-def _check_results(results: Any) -> Mapping[Any, Tensor]:
-    """Return results; raise ExportError for one that has no row for each of the batch."""
-    for key, value in results.items():
-        if not isinstance(key, str):
-            raise ExportError(
-                f"The result {key!r} cannot be exported: names of outputs are strings."
-            )
-        if not isinstance(value, Tensor):
-            raise ExportError(
-                f"The result {key!r} is a {type(value).__name__}, which cannot be "
-                "exported. Return tensors."
-            )
-        if value.ndim == 0:
-            raise ExportError(
-                f"The result {key!r} is one number for the batch. An exported model "
-                "returns something for every row."
-            )
-    return results
-
-
-def _check_operators(model: Any, name: str) -> None:
-    """Refuse what exported graphs do not have."""
+    model = inliner.inline_local_functions(written.model_proto)
     versions = {entry.domain: entry.version for entry in model.opset_import}
-    if versions.get("") != OPSETS[""] or model.ir_version > IR_VERSION + 4:
+    if versions.get("") != OPSETS[""]:
         raise ExportError(
             f"torch wrote the module {name} for operator set {versions.get('')}, not "
             f"{OPSETS['']}. Use operations that this one has."
@@ -298,19 +300,12 @@ def _check_operators(model: Any, name: str) -> None:
     for node in model.graph.node:
         if node.domain or node.op_type.startswith(_REFUSED):
             raise ExportError(
-                f"The module {_module_of(node, name)} needs the operator "
-                f"{node.op_type!r}, which exported graphs do not have: they neither "
-                "branch nor loop nor draw. Compute it in another way."
+                f"The module {name} needs the operator {node.op_type!r}, which exported "
+                "graphs do not have: they neither branch nor loop nor draw. Compute it in "
+                "another way; in place of an nn.EmbeddingBag, sum or average rows of an "
+                "nn.Embedding."
             )
-
-
-def _module_of(node: Any, name: str) -> str:
-    """Return the class of the network, and the path of the module inside."""
-    scopes = next((p.value for p in node.metadata_props if p.key == _SCOPES), "")
-    paths = [p.strip(" '\"[]") for p in scopes.split(",")]
-    inside = [p.removeprefix("network.") for p in paths if p.startswith("network.")]
-    # The last one is the operation itself.
-    return f"{name} at {inside[-1]!r}" if inside else name
+    return results, model
 
 
 def _grafted(
@@ -369,41 +364,12 @@ def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
     return Traced(Value(value.graph, value.name, _numpy(result), result.ndim), shape)
 
 
-class SpecInputs(NamedTuple):
-    """What a network gets.
-
-    Attributes
-    ----------
-    specs : list of InputSpec
-        Inputs of the graph.
-    encoded : Value, or dict of Value, Ids and EveryId
-        For networks that are written directly.
-    traceable : dict of Traceable
-        For others, under the keys of the encoded features; none of a model whose columns
-        come by part, which is canned.
-    is_bare : bool
-        Whether the network takes one tensor, not a dictionary.
-    """
-
-    specs: list[InputSpec]
-    encoded: Any
-    traceable: dict[Any, Traceable]
-    is_bare: bool
-
-    def assembled(self, tensors: Any) -> Any:
-        """Return tensors in the order of `traceable` as the network takes them."""
-        if self.is_bare:
-            return tensors[0]
-        return dict(zip(self.traceable, tensors, strict=True))
-
-
 def spec_inputs(
     graph: Graph,
     own: Callable[..., Any] | None,
     features: Any,
     dtype: np.dtype,
     forms: Mapping[Key, Form] | None,
-    input_rank: int,
 ) -> SpecInputs:
     """Declare the inputs of a model.
 
@@ -419,8 +385,6 @@ def spec_inputs(
         Floating type of the network.
     forms : dict of Form or None
         What is known about raw columns; None is what `features` are.
-    input_rank : {1, 2}
-        Of raw columns with one value for each row.
 
     Raises
     ------
@@ -436,12 +400,10 @@ def spec_inputs(
         every = [demands(column) for part in parts for column in part.active]
         wanted = {d.key for of_column in every for d in of_column if not d.is_number}
         forms = forms_of({key: table.cells(key) for key in wanted})
-    specs, encoded = encode_all(graph, columns, dtype, forms, input_rank)
+    specs, encoded = encode_all(graph, columns, dtype, forms)
     if isinstance(columns, dict):
-        return SpecInputs(specs, encoded, {}, False)
-    return SpecInputs(
-        specs, encoded, _of_columns(columns, encoded, own(features)), False
-    )
+        return SpecInputs(specs, encoded, {})
+    return SpecInputs(specs, encoded, _of_columns(columns, encoded, own(features)))
 
 
 def _columns_of_encode(own: Any) -> FeatureColumns | dict[str, FeatureColumns]:
@@ -509,7 +471,7 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
         kind = dtype.name if tensor.is_floating_point() else "int64"
         specs.append(InputSpec(str(key), key, kind, (None, *tensor.shape[1:]), None))
         value = graph.input(str(key), kind, specs[-1].shape).cast(_numpy(tensor))
-        found[key] = Traceable(value, _enough_rows(tensor), (0,))
+        found[key] = Traceable(value, _enough_rows(tensor))
     values = {key: entry.value for key, entry in found.items()}
     return SpecInputs(specs, values[BARE] if is_bare else values, found, is_bare)
 
@@ -535,88 +497,3 @@ def _tensor(cells: Any, key: Any, dtype: np.dtype) -> Tensor:
 
 def _numpy(tensor: Tensor) -> np.dtype:
     return np.dtype(str(tensor.dtype).removeprefix("torch."))
-
-
-def trace_around_known_parts(
-    function: Callable[[Any], Any],
-    network: nn.Module,
-    graph: Graph,
-    given: SpecInputs,
-) -> dict[Any, Traced]:
-    """Add what a function of the logits gives to a graph.
-
-    Parameters
-    ----------
-    function : callable
-        ``function(network(features)) -> dict of tensors``.
-    network : torch.nn.Module
-        In evaluation mode; it stays as it is. The modules of skest in it that look up
-        columns are taken to get the encoded features as they are: of others, the test of
-        the export says that numbers differ.
-    graph : Graph
-        Gets the nodes.
-    given : SpecInputs
-        What the network takes.
-
-    Returns
-    -------
-    dict of Traced
-        By key.
-
-    Raises
-    ------
-    ExportError, ImportError
-        As `skest.export.onnx.tracing.traced`.
-    """
-    entries = list(given.traceable.values())
-    n_features = len(entries)
-    example = given.assembled([entry.example for entry in entries])
-    around = copy.deepcopy(network)
-    slots: dict[str, Any] = {}
-    paths: list[tuple[str, bool]] = []
-    modules = [] if given.is_bare else list(network.named_modules())
-    for path, part in modules:
-        inside = any(path.startswith(f"{outer}.") for outer, _ in paths)
-        if type(part) not in _LOOKS_UP or inside:
-            continue
-        scope = Scope(graph, f"{path}." if path else "")
-        values = network_output(part, scope, given.encoded)
-        with torch.no_grad():
-            results = part(example)
-        is_pair = isinstance(results, tuple)  # outputs and lengths of sequences
-        paths.append((path, is_pair))
-        around = _with_stub(around, path, slots)
-        for value, tensor in zip(
-            *((values, results) if is_pair else ([values], [results])), strict=True
-        ):
-            axes = (0, 1) if tensor.ndim == 3 else (0,)
-            entries.append(Traceable(value, tensor, axes))
-
-    def run(own: nn.Module, *tensors: Tensor) -> Any:
-        left = iter(tensors[n_features:])
-        for path, is_pair in paths:
-            slots[path] = (next(left), next(left)) if is_pair else next(left)
-        return function(own(given.assembled(tensors[:n_features])))
-
-    return traced(run, around, graph, entries)
-
-
-class _Given(nn.Module):
-    """Stands for a module whose result is known."""
-
-    def __init__(self, read: Callable[[], Any]) -> None:
-        super().__init__()
-        self._read = read
-
-    def forward(self, *arguments: Any) -> Any:
-        """Return the result."""
-        return self._read()
-
-
-def _with_stub(network: nn.Module, path: str, slots: Mapping[str, Any]) -> nn.Module:
-    # A function is not copied with its module, so that it reads these very slots.
-    stub = _Given(lambda: slots[path])
-    if path == "":
-        return stub
-    network.set_submodule(path, stub)
-    return network

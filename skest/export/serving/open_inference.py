@@ -6,7 +6,6 @@ Semantics: https://github.com/kserve/open-inference-protocol. A signature other 
 missing text or number.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest._version import __version__
+from skest.export.manifest import MICROSECONDS
 from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
 from skest.export.serving.versions import RequestError
 
@@ -25,8 +25,6 @@ _DATATYPES = {
     **{f"float{bits}": f"FP{bits}" for bits in _BITS[2:]},
     **{f"{k}{bits}": f"{k.upper()}{bits}" for k in ("int", "uint") for bits in _BITS},
 }
-# No feature has so many sizes; NumPy takes 64 at most.
-_MAX_RANK = 8
 
 
 def _infer(call: Call) -> Any:
@@ -48,10 +46,10 @@ def _infer(call: Call) -> Any:
                 f"Input {at} must have as 'name' one of {list(taken)}, each once; got "
                 f"{key!r}.",
             )
-        columns[key] = _tensor(call, tensor)
+        columns[key] = _tensor(tensor)
     found = call.run(model, columns, name)
     answer = {
-        "model_name": call.path["name"],
+        "model_name": call.name,
         "model_version": str(number),
         "outputs": [_described(key, found[key]) for key in wanted],
     }
@@ -77,35 +75,28 @@ def _wanted(document: Mapping[str, Any], outputs: list[str]) -> list[str]:
     return names or outputs
 
 
-def _tensor(call: Call, tensor: Mapping[str, Any]) -> NDArray[Any]:
+def _tensor(tensor: Mapping[str, Any]) -> NDArray[Any]:
     """Return the array that an input describes."""
-    name, shape = tensor["name"], tensor.get("shape")
-    if not (isinstance(shape, list) and 1 <= len(shape) <= _MAX_RANK) or not all(
-        type(size) is int and size >= 0 for size in shape
-    ):
-        raise RequestError(
-            400,
-            f"Input {name!r} must have a 'shape' of whole numbers, {_MAX_RANK} at most.",
-        )
-    if math.prod(max(size, 1) for size in shape) > call.limits.max_cells:
-        raise RequestError(
-            413, f"Input {name!r} may have {call.limits.max_cells} values at most."
-        )
+    name, shape, data = tensor["name"], tensor.get("shape"), tensor.get("data")
     if tensor.get("datatype") not in _DATATYPES.values():
         raise RequestError(
             400,
             f"Input {name!r} must have a 'datatype' of {list(_DATATYPES.values())}; got "
             f"{tensor.get('datatype')!r}.",
         )
-    data = tensor.get("data")
-    # One after the other, whether nested or not; of which types, the feature checks.
-    cells = np.asarray(data, object).ravel() if isinstance(data, list) else None
-    if cells is None or len(cells) != math.prod(shape):
+    sizes = shape if isinstance(shape, list) and shape else [-1]
+    try:
+        # No size is free: -1 would be that for NumPy.
+        if not all(type(size) is int and size >= 0 for size in sizes):
+            raise ValueError
+        # One after the other, whether nested or not; of which types, the feature checks.
+        return np.array(data, object, ndmin=1).ravel().reshape(sizes)
+    except (ValueError, OverflowError):
         raise RequestError(
             400,
-            f"Input {name!r} of shape {shape} must have as many values in a list 'data'.",
-        )
-    return cells.reshape(shape)
+            f"Input {name!r} must have a 'shape' of whole numbers, and as many values in "
+            f"a list 'data'; got the shape {shape}.",
+        ) from None
 
 
 def _described(name: str, values: NDArray[Any]) -> dict[str, Any]:
@@ -136,21 +127,20 @@ def _model_ready(call: Call) -> Any:
     if call.catalog.closed.is_set():
         raise RequestError(503, "The server is stopping.")
     call.find()
-    return {"name": call.path["name"], "ready": True}
+    return {"name": call.name, "ready": True}
 
 
 def _metadata(call: Call) -> Any:
-    _, model = call.find()
+    number, model = call.find()
     signature = signature_of(model, "serving_default")
     features = {k: model.features[t["tensor"]] for k, t in signature["inputs"].items()}
     inputs = {
         key: {**features[of], "shape": [None, 1]} if of in model.parts else features[of]
         for key, of in model.names_of().items()
     }
-    versions = call.catalog.versions(call.path["name"]).served
     return {
-        "name": call.path["name"],
-        "versions": [str(number) for number in versions],
+        "name": call.name,
+        "versions": [str(number)],
         "platform": "onnxruntime_onnx",
         "inputs": _tensors(inputs),
         "outputs": _tensors(signature["outputs"]),
@@ -164,6 +154,7 @@ def _tensors(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
             "name": name,
             "datatype": _DATATYPES[tensor["dtype"]],
             "shape": [-1 if size is None else size for size in tensor["shape"]],
+            **({"parameters": {"unit": MICROSECONDS}} if tensor.get("unit") else {}),
         }
         for name, tensor in tensors.items()
     ]

@@ -45,7 +45,7 @@ function show(output, row) {
 }
 function cell(text, type) {
   if (text === "") return type === "string" ? "" : null;
-  if (type === "string") return text;
+  if (type === "string" || type === "date") return text;
   if (type !== "json") return Number(text);
   try { return JSON.parse(text); } catch { return text; }
 }
@@ -57,6 +57,7 @@ for (const [model, columns] of Object.entries(models)) {
     input.name = name;
     if (type === "number") { input.type = "number"; input.step = "any"; }
     if (type === "json") input.placeholder = "JSON, such as [1, 2]";
+    if (type === "date") input.placeholder = "a date, such as 2026-05-31T18:30";
   }
   add(form, "button", "Ask");
   const output = add(form, "output");
@@ -82,9 +83,9 @@ for (const [model, columns] of Object.entries(models)) {
 def page_of(catalog: Catalog) -> bytes:
     """Return the page, with the newest version of each model that is served."""
     models = {
-        name: _columns(next(iter(versions.served.values())))
-        for name, versions in catalog.models.items()
-        if versions.served
+        name: _columns(served.newest[1])
+        for name, served in catalog.models.items()
+        if served.newest
     }
     # Inside of a script, "</" would end it.
     return _PAGE.replace("MODELS", json.dumps(models).replace("<", "\\u003c")).encode()
@@ -102,4 +103,6 @@ def _kind(feature: Any, is_part: bool) -> str:
     is_list = any(size != 1 for size in feature["shape"][1:])
     if is_list and not is_part:
         return "json"
+    if feature.get("unit"):
+        return "date"
     return "string" if feature["dtype"] == "string" else "number"

@@ -4,7 +4,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.export.manifest import without_duplicates
-from skest.export.raw_values import columns_of, longest_list
+from skest.export.raw_values import Feature, columns_of
 from skest.export.runtime import Model
 from skest.export.serving.versions import Catalog, RequestError
 from skest.export.trial import lacks_memory
 
-MODEL_PATH = r"models/(?P<name>[^/:]+)(/versions/(?P<version>[0-9]{1,18}))?"
+MODEL_PATH = r"models/(?P<name>[^/:]+)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,35 +69,27 @@ class Call:
         The models there are.
     limits : Limits
         What may be asked.
-    path : dict of str to (str or None)
-        The named parts of the address.
+    name : str or None
+        The model that the address names.
     body : bytes
         What came after the headers.
     """
 
     catalog: Catalog
     limits: Limits
-    path: Mapping[str, Any]
+    name: Any
     body: bytes
 
     def find(self) -> tuple[int, Model]:
-        """Return the version that the address names, and its number."""
-        return self.catalog.find(self.path["name"], self.path.get("version"))
+        """Return the version of the model, and its number."""
+        return self.catalog.find(self.name)
 
-    def document(
-        self, of_pairs: Callable[[list[tuple[str, Any]]], Any] = without_duplicates
-    ) -> dict[str, Any]:
-        """Return the JSON object in the body; `of_pairs` makes the objects in it.
-
-        Raises
-        ------
-        RequestError
-            400 if it is none.
-        """
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object in the body; raise RequestError (400) if it is none."""
         try:
             found = json.loads(
                 str(self.body, "utf-8"),
-                object_pairs_hook=of_pairs,
+                object_pairs_hook=without_duplicates,
                 parse_constant=_no_number,
                 parse_float=_finite,
             )
@@ -119,10 +111,8 @@ class Call:
             413 if there is too much, 503 if memory does not suffice, 400 if it is not
             what the model takes.
         """
-        found = model.signatures[signature]
         try:
-            columns = columns_of(table, list(found["inputs"]), model.parts)
-            self._check_sizes(model, found, columns)
+            columns = self._small_enough(model, table, signature)
             return model.run(columns, signature)
         except RecursionError:
             raise RequestError(400, "The values are nested too deeply.") from None
@@ -137,39 +127,33 @@ class Call:
                 "shorter lists.",
             ) from None
 
-    def _check_sizes(
-        self, model: Model, signature: Mapping[str, Any], columns: Mapping[str, Any]
-    ) -> None:
-        """Refuse a request that is small and would become large."""
+    def _small_enough(self, model: Model, table: Any, signature: str) -> dict[str, Any]:
+        """Return the inputs; refuse a request that is small and would become large."""
+        found = model.signatures[signature]
+        columns = columns_of(table, list(found["inputs"]), model.parts)
         # What is no list of rows, the model refuses.
         there = {k: c for k, c in columns.items() if isinstance(c, list | np.ndarray)}
-        n_rows = max(map(len, there.values()), default=0)
-        if n_rows > self.limits.max_rows:
+        n_rows, most = max(map(len, there.values()), default=0), self.limits.max_rows
+        if n_rows > most:
             raise RequestError(
-                413,
-                f"There are {n_rows} rows; at most {self.limits.max_rows} are taken.",
+                413, f"There are {n_rows} rows; at most {most} are taken."
             )
         sizes = {}
         for key, cells in there.items():
-            feature = model.features[signature["inputs"][key]["tensor"]]
-            if None in feature["shape"][1:]:
-                longest = longest_list(cells, feature.get("delimiter"))
-                what = f"{key!r}, filled up to its longest list,"
-                sizes[what] = longest * _n_values(feature["shape"][2:])
-        for key, output in signature["outputs"].items():
-            sizes[f"The answer {key!r}"] = _n_values(output["shape"][1:])
+            feature = Feature(key, model.features[found["inputs"][key]["tensor"]])
+            what = f"{key!r}, filled up to its longest list,"
+            sizes[what] = n_rows * feature.row_size(cells)
+        for key, output in found["outputs"].items():
+            n_values = math.prod(size or 1 for size in output["shape"][1:])
+            sizes[f"The answer {key!r}"] = n_rows * n_values
         for what, size in sizes.items():
-            if n_rows * size > self.limits.max_cells:
+            if size > self.limits.max_cells:
                 raise RequestError(
                     413,
-                    f"{what} would have {n_rows * size} values; at most "
-                    f"{self.limits.max_cells} are taken. Send fewer rows, or shorter "
-                    "lists.",
+                    f"{what} would have {size} values; at most {self.limits.max_cells} "
+                    "are taken. Send fewer rows, or shorter lists.",
                 )
-
-
-def _n_values(shape: list[int | None]) -> int:
-    return math.prod(size or 1 for size in shape)
+        return columns
 
 
 class Route(NamedTuple):
@@ -181,13 +165,7 @@ class Route(NamedTuple):
 
 
 def signature_of(model: Model, name: Any) -> dict[str, Any]:
-    """Return a signature of a model.
-
-    Raises
-    ------
-    RequestError
-        400 if there is none of that name.
-    """
+    """Return a signature of a model; raise RequestError (400) if there is none."""
     if not isinstance(name, str) or name not in model.signatures:
         raise RequestError(
             400,
@@ -197,13 +175,7 @@ def signature_of(model: Model, name: Any) -> dict[str, Any]:
 
 
 def as_json(document: Any) -> bytes:
-    """Return a document as JSON.
-
-    Raises
-    ------
-    RequestError
-        400 if a number in it is not finite.
-    """
+    """Return a document as JSON; raise RequestError (400) if a number is not finite."""
     try:
         return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
     except ValueError:

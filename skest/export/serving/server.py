@@ -2,6 +2,7 @@
 """A small server of exported models, on ``http.server`` of the standard library."""
 
 import contextlib
+import functools
 import http.server
 import logging
 import os
@@ -17,24 +18,23 @@ from typing import Any, Self
 from urllib.parse import unquote
 
 from skest.core.files import explained
+from skest.export.runtime import load
 from skest.export.serving import open_inference, page, tf_rest
 from skest.export.serving.requests import Call, Limits, Route, as_json
 from skest.export.serving.versions import Catalog, RequestError
-from skest.export.trial import Trial
 
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = (*tf_rest.ROUTES, *open_inference.ROUTES)
-_TRIAL = Trial()
 
 
 class ModelServer:
     """Serves exported models by HTTP.
 
     Two protocols are spoken: that of TensorFlow Serving below ``/v1``, and the Open
-    Inference Protocol below ``/v2``; at ``/`` a browser finds a form for each model. New
-    versions are served as they appear. It has no encryption and asks nobody who they are:
-    put a proxy in front of it where that matters, and the ONNX file into Triton or KServe
-    where there is much to answer.
+    Inference Protocol below ``/v2``; at ``/`` a browser finds a form for each model. The
+    newest version is served as soon as it appears. It has no encryption and asks nobody
+    who they are: put a proxy in front of it where that matters, and the ONNX file into
+    Triton or KServe where there is much to answer.
 
     Parameters
     ----------
@@ -48,19 +48,14 @@ class ModelServer:
         What is taken from clients.
     poll_seconds : float, default=1.0
         Seconds from one look for new versions to the next.
-    keep_versions : int, default=2
-        How many versions of each model are served.
     num_threads : int, default=1
         Threads within one call of a model.
     trusted_manifest_sha256 : str or collection of str, optional
         Digests of the versions that may be served, see `skest.export.load`; others that
         appear in the directories are refused.
-    max_bytes : int, default=16 GiB
-        Larger versions are refused.
-    trial : Trial, optional
-        What a new version may take in a process of its own, where it is loaded first: one
-        that ends this process, or takes too much, is not served. By default `Trial()`;
-        None loads versions at once.
+    trial : bool, default=True
+        Load a new version in a process of its own first, see `skest.export.load`: one
+        that would end this process, or takes too much, is not served.
 
     Raises
     ------
@@ -91,24 +86,21 @@ class ModelServer:
         port: int = 8501,
         limits: Limits | None = None,
         poll_seconds: float = 1.0,
-        keep_versions: int = 2,
         num_threads: int = 1,
         trusted_manifest_sha256: str | Collection[str] | None = None,
-        max_bytes: int = 16 * 2**30,
-        trial: Trial | None = _TRIAL,
+        trial: bool = True,
     ) -> None:
         if not poll_seconds > 0:
             raise ValueError(f"'poll_seconds' must be positive; got {poll_seconds!r}.")
         if not 0 <= port <= 65535:
             raise ValueError(f"'port' must be from 0 to 65535; got {port!r}.")
-        self._catalog = Catalog(
-            models,
-            keep_versions,
+        load_version = functools.partial(
+            load,
             num_threads=num_threads,
             trusted_manifest_sha256=trusted_manifest_sha256,
-            max_bytes=max_bytes,
             trial=trial,
         )
+        self._catalog = Catalog(models, load_version)
         with explained(
             f"There can be no server at {host}:{port}", "Choose another port or host."
         ):
@@ -250,7 +242,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 else:
                     route, found = _route(self.command, path)
                     self._check_is_free(route, slot)
-                    call = Call(catalog, limits, found.groupdict(), body)
+                    call = Call(catalog, limits, found.groupdict().get("name"), body)
                     status, answer = 200, as_json(route.answer(call))
             except RequestError as error:
                 status, answer = error.status, as_json({"error": str(error)})
@@ -274,7 +266,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         _LOGGER.debug("%s %s %d %.4f s", self.command, shown, status, seconds)
 
     do_GET = do_HEAD = do_POST = _answer  # noqa: N815
-    do_DELETE = do_OPTIONS = do_PATCH = do_PUT = _answer  # noqa: N815
 
     def _body(self) -> bytes:
         """Return the body, which has one known length, and not too large a one."""
@@ -347,15 +338,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _route(method: str, path: str) -> tuple[Route, re.Match[str]]:
-    fitting = [(r, found) for r in _ROUTES if (found := r.pattern.fullmatch(path))]
-    for route, found in fitting:
-        if route.method == method:
+    for route in _ROUTES:
+        found = route.pattern.fullmatch(path)
+        if found and route.method == method:
             return route, found
-    if fitting:
-        allowed = ", ".join(route.method for route, _ in fitting)
-        raise RequestError(405, f"This path takes {allowed}, not {method}.")
     raise RequestError(
         404,
-        "There is nothing at this path. Models are at /v1/models/NAME:predict and "
-        "/v2/models/NAME/infer.",
+        f"There is nothing to {method} at this path. Models are at "
+        "/v1/models/NAME:predict and /v2/models/NAME/infer.",
     )

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The versions of models that a server has, kept up to date with their directories."""
+"""The models that a server has, each in its newest version, kept up to date."""
 
-import functools
 import logging
 import os
 import re
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from skest.checkpoints.versions import list_versions, version_number
 from skest.export.manifest import MANIFEST
-from skest.export.runtime import Model, load
+from skest.export.runtime import Model
 
 _LOGGER = logging.getLogger(__name__)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _LONGEST = 1000
-_Files = tuple[tuple[str, int, int], ...]
 
 
 class RequestError(Exception):
@@ -38,84 +35,64 @@ class RequestError(Exception):
         self.status = status
 
 
-class ModelVersions:
-    """The newest versions of one model.
-
-    A version is served once it was loaded, checked and gave the recorded answers. One
-    that is refused, as a copy that is under way, is tried again when its files change.
+class Served:
+    """The newest version of a model that could be loaded, checked and tested.
 
     Parameters
     ----------
     path : str or path
         The directory of the versions, or one version.
-    keep : int, default=2
-        How many versions are served. The newest is served also if it was removed, until
-        there is a newer one.
-    load : callable, default=`skest.export.load`
+    load : callable
         Loads a version.
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        keep: int = 2,
-        load: Callable[[Path], Model] = load,
+        self, path: str | os.PathLike[str], load: Callable[[Path], Model]
     ) -> None:
         self._path = Path(path)
-        self._keep = keep
         self._load = load
-        # Newest first. Replaced as a whole: requests read it while it is refreshed.
-        self.served: Mapping[int, Model] = {}
-        # The files with which a version was refused; None if they are not to blame.
-        self.refused: dict[int, _Files | None] = {}
+        # Replaced as a whole: requests read it while it is refreshed.
+        self.newest: tuple[int, Model] | None = None
+        self.refused: dict[int, object] = {}
 
     def refresh(self) -> None:
-        """Load versions that are new, and let go of old ones."""
-        found = self._find()
+        """Load the newest version, unless it is served already.
+
+        One that is refused, as a copy that is under way, is tried again when its files
+        change.
+        """
+        one = (self._path / MANIFEST).exists()
+        paths = [self._path] if one else list_versions(self._path)
+        found = {version_number(path.name) or 1: path for path in paths}
         self.refused = {n: files for n, files in self.refused.items() if n in found}
-        newest = list(self.served)[:1]
-        usable: list[int] = []
-        for number in sorted({*found, *newest}, reverse=True):
-            if len(usable) == self._keep:
-                break
-            if number in self.served or self._try(number, found[number]):
-                usable.append(number)
-        there = [number for number in usable if number in found or number == usable[0]]
-        for number in set(self.served) - set(there):
-            _LOGGER.info("Version %d of %s is no longer served.", number, self._path)
-        self.served = {number: self.served[number] for number in there}
-
-    def _find(self) -> dict[int, Path]:
-        if (self._path / MANIFEST).exists():
-            return {version_number(self._path.name) or 1: self._path}
-        return {version_number(p.name) or 1: p for p in list_versions(self._path)}
-
-    def _try(self, number: int, path: Path) -> bool:
-        files = _files_of(path)
-        if files is not None and self.refused.get(number) == files:
-            return False
-        try:
-            model = self._load(path)
-        except ImportError:
-            raise
-        except Exception as error:
-            _LOGGER.warning("Version %d is not served: %s", number, error)
-            self.refused[number] = None if isinstance(error, OSError) else files
-            return False
-        self.refused.pop(number, None)
-        # Served at once: older ones may take long to load.
-        self.served = dict(sorted({**self.served, number: model}.items(), reverse=True))
-        _LOGGER.info("Version %d of %s is served.", number, self._path)
-        return True
+        for number in sorted(found, reverse=True):
+            if self.newest and number <= self.newest[0]:
+                return
+            files = _files_of(found[number])
+            if files is not None and self.refused.get(number) == files:
+                continue
+            try:
+                model = self._load(found[number])
+            except ImportError:
+                raise
+            except Exception as error:
+                _LOGGER.warning("Version %d is not served: %s", number, error)
+                # A disk that is out of reach is no fault of the files.
+                self.refused[number] = None if isinstance(error, OSError) else files
+                continue
+            self.refused.pop(number, None)
+            self.newest = number, model
+            _LOGGER.info("Version %d of %s is served.", number, self._path)
+            return
 
 
-def _files_of(path: Path) -> _Files | None:
+def _files_of(path: Path) -> object:
     """Return what changes when a file does, None if it changes just now."""
     try:
-        return tuple(
-            (str(file), status.st_size, status.st_ctime_ns)
+        return [
+            (file, status.st_size, status.st_ctime_ns)
             for file, status in sorted((f, f.lstat()) for f in path.rglob("*"))
-        )
+        ]
     except OSError:
         return None
 
@@ -127,10 +104,8 @@ class Catalog:
     ----------
     paths : dict of str to path
         For each model the directory of its versions, or one version.
-    keep : int, default=2
-        How many versions of each are served.
-    **checks
-        Further arguments of `skest.export.load`.
+    load : callable
+        Loads a version.
 
     Attributes
     ----------
@@ -148,11 +123,8 @@ class Catalog:
     def __init__(
         self,
         paths: Mapping[str, str | os.PathLike[str]],
-        keep: int = 2,
-        **checks: Any,
+        load: Callable[[Path], Model],
     ) -> None:
-        if keep < 1:
-            raise ValueError(f"'keep' must be 1 or more; got {keep}.")
         for name, path in paths.items():
             if not _NAME.fullmatch(name):
                 raise ValueError(
@@ -161,17 +133,13 @@ class Catalog:
                 )
             if not Path(path).is_dir():
                 raise FileNotFoundError(f"There is no directory {str(path)!r}.")
-        load_version = functools.partial(load, **checks)
-        self.models = {
-            name: ModelVersions(path, keep, load_version)
-            for name, path in paths.items()
-        }
+        self.models = {name: Served(path, load) for name, path in paths.items()}
         self.closed = threading.Event()
 
     @property
     def waiting(self) -> list[str]:
         """The models that have no version yet."""
-        return [name for name, model in self.models.items() if not model.served]
+        return [name for name, model in self.models.items() if not model.newest]
 
     @property
     def ready(self) -> bool:
@@ -192,35 +160,23 @@ class Catalog:
         while not self.closed.wait(seconds):
             self.refresh()
 
-    def versions(self, name: str) -> ModelVersions:
-        """Return the versions of a model.
-
-        Raises
-        ------
-        RequestError
-            404 if there is no such model.
-        """
+    def served(self, name: str) -> Served:
+        """Return what there is of a model; raise RequestError (404) if it is unknown."""
         if name not in self.models:
             raise RequestError(
                 404, f"There is no model {name!r}; there are {sorted(self.models)}."
             )
         return self.models[name]
 
-    def find(self, name: str, version: str | None) -> tuple[int, Model]:
-        """Return a version of a model and its number, the newest unless one is named.
+    def find(self, name: str) -> tuple[int, Model]:
+        """Return the version of a model, and its number.
 
         Raises
         ------
         RequestError
-            404 if there is no such model or version, 503 if none is loaded yet.
+            404 if there is no such model, 503 if none is loaded yet.
         """
-        served = self.versions(name).served
-        if version is None and not served:
+        found = self.served(name).newest
+        if found is None:
             raise RequestError(503, f"No version of {name!r} is loaded.")
-        number = next(iter(served)) if version is None else int(version)
-        if number not in served:
-            raise RequestError(
-                404,
-                f"There is no version {number} of {name!r}; served are {list(served)}.",
-            )
-        return number, served[number]
+        return found

@@ -3,7 +3,6 @@ import pytest
 
 from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
-from skest.export.trial import Trial
 from tests.export import _models
 from tests.export.serving._clients import Client
 
@@ -12,7 +11,7 @@ from tests.export.serving._clients import Client
 def without_trials():
     """Each takes a process: tests/export/test_trial.py has them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trial, "run", lambda *_: None)
+        patch.setattr("skest.export.runtime.try_out", lambda *_: None)
         yield
 
 
@@ -50,8 +49,7 @@ def described():
 @pytest.fixture(scope="package")
 def server(tmp_path_factory, described):
     base = tmp_path_factory.mktemp("served")
-    for version in ("1700000000", "1700000001"):
-        _models.write(base / version, described={**described, "files": {}})
+    _models.write(base / "1700000001", described={**described, "files": {}})
     limits = Limits(max_request_bytes=2**20, max_rows=1000, max_cells=10_000)
     with ModelServer({"census": base}, port=0, limits=limits) as server:
         yield server

@@ -7,10 +7,13 @@ import shutil
 import subprocess
 import urllib.request
 
+import pandas as pd
 import pytest
 
+import skest
 from skest.export.serving.server import ModelServer
 from tests.export.serving import _single
+from tests.export.serving._clients import Client
 
 # What of a browser the script of the page needs.
 _BROWSER = """
@@ -67,3 +70,23 @@ def test_names_are_no_markup(tmp_path):
         page = urllib.request.urlopen(server.url).read().decode()
     assert r"\u003c/script>\u003cb>" in page
     assert page.count("</script>") == 1
+
+
+def test_dates_are_asked_for_as_such(tmp_path):
+    days = pd.date_range("2026-01-30", periods=40, freq="31h")
+    X = pd.DataFrame({"day": days.astype(str), "n": range(40)})
+    model = skest.LinearClassifier(max_iter=2).fit(X, days.day_of_week > 3)
+    model.export(tmp_path)
+    with ModelServer({"m": tmp_path}, port=0) as server:
+        page = urllib.request.urlopen(server.url).read().decode()
+        assert '"day": "date"' in page
+        ask = Client(server)
+        _, described = ask("/v2/models/m")
+        (unit,) = [t["parameters"] for t in described["inputs"] if t["name"] == "day"]
+        assert unit == {"unit": "microseconds since 1970-01-01 UTC"}
+        row = {"day": str(days[3]), "n": 3}
+        document = {"instances": [row], "signature_name": "predict"}
+        _, found = ask("/v1/models/m:predict", document)
+        ask.close()
+    expected = model.predict_proba(X[3:4])[0]
+    assert found["predictions"][0]["probabilities"] == pytest.approx(expected, abs=1e-5)

@@ -60,30 +60,6 @@ def test_by_name(models, paths):
         model("predict", **COLUMNS, b=[1, 2])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"examples": ROWS},
-        {"examples": [{k: [v] for k, v in row.items()} for row in ROWS]},
-        {
-            "context": {"a": ROWS[0]["a"]},
-            "examples": [{"x": ROWS[0]["x"], "z": ROWS[0]["z"]}] * 2,
-        },
-    ],
-    ids=["values", "lists", "context"],
-)
-def test_examples(ask, models, body):
-    rows = X[:2] if "context" not in body else X.iloc[[0, 0]]
-    status, found = ask("/v1/models/classes:classify", body)
-    assert status == 200, found
-    scores = [[score for _, score in row] for row in found["results"]]
-    np.testing.assert_allclose(scores, models["classes"].predict_proba(rows), atol=1e-6)
-    status, found = ask("/v1/models/numbers:regress", body)
-    assert status == 200, found
-    expected = models["numbers"].predict(rows)
-    np.testing.assert_allclose(found["results"], expected, atol=1e-5)
-
-
 def test_examples_may_lack_values(ask):
     path = "/v1/models/numbers:regress"
     _, found = ask(path, {"examples": [{"a": 1, "z": 2}, {"a": 1, "x": None, "z": 2}]})

@@ -22,28 +22,6 @@ def base(tmp_path):
     return tmp_path / "double"
 
 
-def test_several_models(base, tmp_path):
-    other = _single.write(tmp_path / "other" / "3", 3.0)
-    models = {"double": base, "triple": other}
-    with ModelServer(models, port=0) as server:
-        ask = Client(server)
-        assert ask(PREDICT, {"instances": [1]})[1] == {"predictions": [[2.0]]}
-        answer = ask("/v1/models/triple/versions/3:predict", {"instances": [1]})[1]
-        assert answer == {"predictions": [[3.0]]}
-        assert server.ready
-    assert not server.ready
-
-
-def test_ipv6(base):
-    try:
-        server = ModelServer({"double": base}, host="::1", port=0)
-    except OSError:
-        pytest.skip("no IPv6 here")
-    with server:
-        assert server.url.startswith("http://[::1]:")
-        assert Client(server)("/v2/health/live")[0] == 200
-
-
 def test_health_is_answered_while_models_are_loaded(base, monkeypatch):
     server = ModelServer({"double": base}, port=0)
     go, refresh = threading.Event(), server._catalog.refresh
@@ -87,7 +65,7 @@ class Blocked:
 
     def __init__(self, server, monkeypatch):
         self.busy, self.go = threading.Event(), threading.Event()
-        model = server._catalog.find("double", None)[1]
+        model = server._catalog.find("double")[1]
         run = model.run
 
         def slow(*arguments):
@@ -189,23 +167,6 @@ def test_a_process_stops_when_it_is_asked_to(process, base):
     assert "Version 1700000001 of" in log
 
 
-def test_the_process_has_neither_torch_nor_sklearn(base):
-    code = f"""
-import sys, threading, urllib.request
-from skest.export.serving.server import ModelServer
-import skest.export.serve
-with ModelServer({{"double": {str(base)!r}}}, port=0) as server:
-    data = b'{{"instances": [1]}}'
-    print(urllib.request.urlopen(server.url + "{PREDICT}", data).read().decode())
-heavy = {{"torch", "sklearn", "onnx", "joblib", "pandas", "scipy"}}
-print(sorted(heavy & set(sys.modules)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == '{"predictions":[[2.0]]}\n[]\n'
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -214,7 +175,6 @@ print(sorted(heavy & set(sys.modules)))
         (["{base}", "{base}"], "Two models are called 'double'"),
         (["{base}", "--port", "65536"], "'port' must be from 0 to 65535; got 65536"),
         (["{base}", "--max-rows", "0"], "'max_rows' must be positive"),
-        (["{base}", "--keep-versions", "0"], "'keep' must be 1 or more"),
     ],
 )
 def test_wrong_command_lines(base, tmp_path, capsys, monkeypatch, arguments, message):
@@ -227,16 +187,6 @@ def test_wrong_command_lines(base, tmp_path, capsys, monkeypatch, arguments, mes
     assert message in error or "name of a model must be" in error
 
 
-@pytest.mark.parametrize(
-    ("argument", "name"),
-    [
-        ("{base}", "double"),
-        ("{base}/", "double"),
-        ("{base}/1700000000", "double"),
-        ("x={base}", "x"),
-    ],
-)
-def test_names_of_models(base, argument, name):
-    assert list(serve._models([argument.format(base=base)])) == [name]
-    ((found, path),) = serve._models([argument.format(base=base)]).items()
-    ModelServer({found: path}, port=0).stop()
+def test_names_of_models(base):
+    for argument in (f"{base}", f"{base}/", f"{base}/1700000000", f"double={base}"):
+        assert list(serve._models([argument])) == ["double"]
