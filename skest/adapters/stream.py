@@ -18,6 +18,7 @@ from skest.adapters.parameters import TRAIN_ARGUMENTS
 from skest.adapters.rows import Rows
 from skest.config.run_config import RunConfig
 from skest.core.tf_names import former_arguments
+from skest.core.voice import voice
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Run
 from skest.inputs.batches import Source
@@ -137,7 +138,7 @@ class StreamTrained(SkestEstimator):
                 steps = self.max_steps
             training.run(
                 _Batches(self, source, input_fn),
-                _StreamProgress(report=print if self.verbose else None),
+                _StreamProgress(report=voice(self.verbose)),
                 given=(None, None, None),  # nothing is at hand as a whole
                 steps=steps,
                 max_steps=max_steps,

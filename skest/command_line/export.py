@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``skest export MODEL -o DIRECTORY``."""
 
-import argparse
 import json
 import shlex
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from skest.command_line.tables import (
     print_json,
     read_table,
 )
+from skest.core.arguments import ArgumentParser
 from skest.export.runtime import load
 
 _N_EXAMPLES = 16
@@ -24,7 +24,7 @@ _N_EXAMPLES = 16
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> int:
     """Write a model as a version that runs without Python, and say how to ask it."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog,
         description="Write a model as one ONNX file that takes raw columns, compared with "
         "the model, as a new version in a directory.",
