@@ -57,7 +57,7 @@ plt.show()
 
 # %%
 # What the charge does, all else as it is.
-ColumnEffectDisplay.from_estimator(model, X_test, "charge", pos_label="left")
+ColumnEffectDisplay.from_estimator(model, X_test, "charge", target="left")
 plt.show()
 
 # %%

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -154,6 +155,7 @@ def test_numbers_are_predicted(home, capsys):
         ("train people.csv --target rich -o m --weight city", "must hold numbers"),
         ("train people.csv --target rich -o m --set a", "--set takes NAME=VALUE"),
         ("train people.csv --target rich -o m --set lr=1", "use 'learning_rate'"),
+        ("train people.csv --target rich -o m --set max_itr=1", "mean 'max_iter'?"),
         ("train people.csv --target city -o m --task regression", "must hold numbers"),
         ("train constant.csv --target b -o m", "has one value only"),
         ("train names.csv --target b -o m", "2 classes in 2 rows"),
@@ -185,10 +187,19 @@ def test_wrong_input_gets_one_line(home, line, message, capsys):
         ("--help", 0, "  train "),
         ("serve --help", 0, "usage: skest serve "),
         ("train --help", 0, "usage: skest train "),
-        ("serve --port 1", 2, "required: [NAME=]PATH"),
-        ("serve no-such-directory", 2, "There is no directory"),
+        (
+            "serve --port 1",
+            2,
+            "skest serve: error: .* required: .NAME=.PATH. See `skest",
+        ),
+        ("serve no-such-directory", 2, "skest serve: error: There is no directory"),
         ("serve model", 2, "skest export model"),
-        ("fly", 2, "invalid choice: 'fly'"),
+        (
+            "train a.csv --target b -o m --model forest",
+            2,
+            "choice: 'forest' .* --help`",
+        ),
+        ("fly", 2, "skest: error: .* choice: 'fly'"),
         ("", 2, "required: COMMAND"),
     ],
 )
@@ -199,7 +210,8 @@ def test_command_lines(home, line, status, message, capsys, monkeypatch):
         run(home, line)
     assert stopped.value.code == status
     out, err = capsys.readouterr()
-    assert message in out + err
+    assert re.search(message, out + err)
+    assert status == 0 or err.count("\n") == 1
 
 
 def test_it_imports_nothing_heavy():

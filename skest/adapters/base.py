@@ -44,6 +44,7 @@ from skest.core.interrupts import INTERRUPTED
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
 from skest.core.tf_names import FormerArguments
+from skest.core.voice import voice
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns
@@ -148,9 +149,10 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         if not resume:
             self._warn_of_unread()
         self._choose(rows.n_rows)
-        if self.verbose and self._has_schedule:
+        say = voice(self.verbose)
+        if say and self._has_schedule:
             chosen = ", ".join(f"{k}={v}" for k, v in self.auto_params_.items())
-            print(f"Chosen for {rows.n_rows:,} rows: {chosen}")
+            say(f"Chosen for {rows.n_rows:,} rows: {chosen}")
         given = (X, y, sample_weight)
         n_epochs = int(self._chosen("max_iter"))
         refits = self._refits and not resume and all(v is None for v in validation)
@@ -212,8 +214,8 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         ):
             return
         best_epoch = 1 + int(np.argmax(scores))
-        if self.verbose:
-            print(f"Training on all {rows.n_rows:,} rows, for {best_epoch} epochs")
+        if say := voice(self.verbose):
+            say(f"Training on all {rows.n_rows:,} rows, for {best_epoch} epochs")
         logits = self.estimator_.predict_table(
             held_out.features,
             self._target.validation_keys,
@@ -243,12 +245,13 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             n_folds,
             int(seed_sequence(seed).generate_state(1)[0]),
         )
+        say = voice(self.verbose)
         curves: list[list[float]] = []
         histories: list[list[Any]] = []
         until = n_epochs  # no mean is taken behind the shortest curve
         for k in range(n_folds):
-            if self.verbose:
-                print(f"Fold {k + 1} of {n_folds} is held out")
+            if say:
+                say(f"Fold {k + 1} of {n_folds} is held out")
             trial = self._copy()
             if self.config is not None:
                 trial.config = self.config.replace(model_dir=None)
@@ -275,8 +278,8 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             curves.append(scores)
         by_fold = np.array([curve[:until] for curve in curves])
         epoch = best_epoch(by_fold, trial._ends(n_epochs))
-        if self.verbose:
-            print(f"Training on all {rows.n_rows:,} rows, for {epoch} epochs")
+        if say:
+            say(f"Training on all {rows.n_rows:,} rows, for {epoch} epochs")
         self._fit_rows(
             rows,
             None,
@@ -445,7 +448,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
                 weighted,
                 history,
             ),
-            report=print if self.verbose else None,
+            report=voice(self.verbose),
             n_epochs=n_epochs,
         )
         training.run(

@@ -189,7 +189,7 @@ class EpochHook(Progress):
         # The first epoch takes longer; that a training ends early nobody knows.
         recent = self._durations[-5:]
         if n_left > 0:
-            parts.append(f"{_duration(n_left * sum(recent) / len(recent))} left")
+            parts.append(f"{duration(n_left * sum(recent) / len(recent))} left")
         number = f"{self.n_iter:>{len(str(self._n_epochs))}}/{self._n_epochs}"
         return f"Epoch {number}: {', '.join(parts)}"
 
@@ -287,7 +287,7 @@ class CallbackHook(EpochwiseHook):
         self._fit_task.call_on_fit_task_end(**self._told, reconstruction_attributes={})
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time as people say it."""
     if seconds < 60:
         return f"{math.ceil(seconds)} s"

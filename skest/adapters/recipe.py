@@ -30,18 +30,18 @@ _PLAIN |= {"dropout": 0.0, "dnn_dropout": 0.0, "weight_decay": 0.0, "n_members":
 _RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members": 3}
 # What a person is told of these choices.
 _REASONS = {
-    "batch_size": "by the number of rows",
-    "max_iter": "by the number of rows: about as many steps for all tables",
-    "n_iter_no_change": "the cycles of the rate say when to stop",
-    "dropout": "none below 100 rows",
-    "dnn_dropout": "none below 100 rows",
-    "weight_decay": "of AdamW; none with another optimizer",
-    "n_members": "networks in one, if the head allows it",
-    "early_stopping": "rows are held out if there are 100",
+    "batch_size": "larger for larger tables",
+    "max_iter": "fewer epochs for larger tables, so that the number of steps is similar",
+    "n_iter_no_change": "training may stop only at the end of a learning-rate cycle",
+    "dropout": "0.1, but 0 for tables of fewer than 100 rows",
+    "dnn_dropout": "0.1, but 0 for tables of fewer than 100 rows",
+    "weight_decay": "0.01 with AdamW, 0 with other optimizers",
+    "n_members": "networks trained side by side and averaged, where the head allows it",
+    "early_stopping": "rows are held out from 100 rows on",
 }
 _PLAIN_REASONS = {
-    "batch_size": "200, or all rows",
-    "early_stopping": "rows are held out if there are more than 10,000",
+    "batch_size": "200, or all rows if there are fewer",
+    "early_stopping": "rows are held out for tables of more than 10,000 rows",
 }
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
 
@@ -138,10 +138,15 @@ class AutoParameters(TrainingParameters):
 
     def _reasons(self) -> dict[str, tuple[Any, str]]:
         """Return what was chosen for parameters that are "auto", and why."""
-        why = dict.fromkeys(self.auto_params_, "what it was without the recipe")
+        why = dict.fromkeys(
+            self.auto_params_,
+            "the default without a learning-rate schedule",
+        )
         why |= _REASONS if self._has_schedule else _PLAIN_REASONS
         if self._recipe_for is not None:
-            why[self._recipe_for[1]] = "high first, near zero at the end of each cycle"
+            why[self._recipe_for[1]] = (
+                "starts high and falls to almost zero in each cycle"
+            )
         return {name: (value, why[name]) for name, value in self.auto_params_.items()}
 
     def _n_folds(self, n_rows: int) -> int:

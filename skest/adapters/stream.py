@@ -15,6 +15,7 @@ from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import CoreTraining
 from skest.config.run_config import RunConfig
+from skest.core.voice import voice
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Run
 from skest.inputs.batches import Source
@@ -133,7 +134,7 @@ class StreamTrained(SkestEstimator):
                 steps = self.max_steps
             training.run(
                 _Batches(self, source, input_fn),
-                _StreamProgress(report=print if self.verbose else None),
+                _StreamProgress(report=voice(self.verbose)),
                 given=(None, None, None),  # nothing is at hand as a whole
                 steps=steps,
                 max_steps=max_steps,

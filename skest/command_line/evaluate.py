@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``skest evaluate MODEL DATA``."""
 
-import argparse
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,11 +17,12 @@ from skest.command_line.tables import (
     print_metrics,
     read_table,
 )
+from skest.core.arguments import ArgumentParser
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest evaluate") -> int:
     """Print the metrics of a model on a table with the target."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog, description="Measure a model on rows that have the target."
     )
     parser.add_argument("model", help="the directory that `skest train` has written")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``skest export MODEL -o DIRECTORY``."""
 
-import argparse
 import json
 import shlex
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from skest.command_line.tables import (
     print_json,
     read_table,
 )
+from skest.core.arguments import ArgumentParser
 from skest.export.runtime import load
 
 _N_EXAMPLES = 16
@@ -25,7 +25,7 @@ _DATE = "2026-01-31T12:00:00"
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> int:
     """Write a model as a version that runs without Python, and say how to ask it."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog,
         description="Write a model as one ONNX file that takes raw columns, compared with "
         "the model, as a new version in a directory.",

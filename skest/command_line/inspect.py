@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``skest inspect PATH``."""
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from skest.command_line.tables import (
     print_json,
     print_metrics,
 )
+from skest.core.arguments import ArgumentParser
 from skest.export.manifest import MANIFEST, described_type
 from skest.export.runtime import load
 from skest.feature_columns.describe import text_table
@@ -28,7 +28,7 @@ _Answer = tuple[Callable[[], None], dict[str, Any]]
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest inspect") -> int:
     """Tell what is at a path."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog,
         description="Tell what a model of `skest train`, a model_dir, a checkpoint or an "
         "export is.",

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``skest predict MODEL DATA``."""
 
-import argparse
 from collections.abc import Sequence
 
 import pandas as pd
@@ -16,11 +15,12 @@ from skest.command_line.tables import (
     read_table,
     write_rows,
 )
+from skest.core.arguments import ArgumentParser
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest predict") -> int:
     """Write predictions, of a classifier with the probabilities of the classes."""
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog,
         description="Predict for each row of a table: a column `prediction` and, of a "
         "classifier, `probability_CLASS`.",

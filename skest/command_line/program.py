@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from skest._version import __version__
+from skest.core.arguments import ArgumentParser
 
 # Modules with a function main(arguments, prog); imported when their command is given.
 _COMMANDS = {
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2
     """
     listing = "\n".join(f"  {name:10}{text}" for name, (_, text) in _COMMANDS.items())
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="skest",
         description="Networks for tables, from a file to a server.",
         epilog=f"commands:\n{listing}\n\n`skest COMMAND --help` says more.",

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from skest.adapters.dnn_linear import (
     DNNLinearCombinedRegressor,
 )
 from skest.adapters.linear import LinearClassifier, LinearRegressor
+from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.command_line.evaluate import metrics_of
 from skest.command_line.tables import (
     MODEL,
@@ -38,6 +40,7 @@ from skest.command_line.tables import (
     print_metrics,
     read_table,
 )
+from skest.core.arguments import ArgumentParser
 from skest.core.files import explained, remove_directory, write_directory
 from skest.feature_columns.columns import unread_keys
 
@@ -79,7 +82,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> i
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog,
         description="Train a model on a table, measure it on rows that are held out, and "
         "save it with a report and a picture of the training.",
@@ -229,11 +232,27 @@ def _estimator(options: argparse.Namespace, task: str) -> Any:
             raise ValueError(
                 f"--set takes NAME=VALUE, such as max_iter=20; got {setting!r}."
             )
+        _check_name(name, model)
         try:
             parameters[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
             parameters[name] = text
     return model.set_params(**parameters)
+
+
+def _check_name(name: str, model: Any) -> None:
+    known = model.get_params()
+    if name in known:
+        return
+    near = get_close_matches(name, known, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    if name in FORMER_ARGUMENTS:
+        hint = f" Instead {FORMER_ARGUMENTS[name]}."
+    kind = type(model).__name__
+    raise ValueError(
+        f"{kind} has no parameter {name!r} for --set.{hint} `python -m pydoc skest.{kind}` "
+        "describes all of them."
+    )
 
 
 def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:

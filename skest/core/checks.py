@@ -149,14 +149,20 @@ def check_all(
 
 
 # What is called by a user's code, or calls skest on its behalf.
-_BETWEEN = {"skest", "sklearn", "joblib"}
-_told: ContextVar[set[str] | None] = ContextVar("_told", default=None)
+_BETWEEN = {"skest", "sklearn", "joblib", "contextlib"}
+# What was said within `each_once`, and the place in the code that called.
+_Place: TypeAlias = tuple[str, int, str, dict[Any, Any]]
+_told: ContextVar[tuple[set[str], _Place] | None] = ContextVar("_told", default=None)
 
 
 @contextlib.contextmanager
 def each_once() -> Iterator[None]:
-    """Let `warn` say each thing once within the block, whatever the filters are."""
-    token = _told.set(set())
+    """Let `warn` say each thing once within the block, whatever the filters are.
+
+    Threads that begin in it with a copy of the context are a part of it.
+    """
+    outer = _told.get()
+    token = _told.set(outer or (set(), _caller()))
     try:
         yield
     finally:
@@ -183,16 +189,21 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     >>> str(caught[0].message)
     'The rows are few.'
     """
-    told = _told.get()
-    if told is not None:
-        if message in told:
-            return
+    told, place = _told.get() or (set(), _caller())
+    if message not in told:
         told.add(message)
+        warnings.warn_explicit(message, category, *place)
+
+
+def _caller() -> _Place:
+    """Return file, line, module and warnings of what called skest, or its search."""
     # With Python 3.12 at least this is 'skip_file_prefixes'.
-    level, frame = 1, sys._getframe()
+    frame = sys._getframe()
     while frame.f_back is not None and _is_between(frame.f_globals):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+        frame = frame.f_back
+    said = frame.f_globals.setdefault("__warningregistry__", {})
+    name = frame.f_globals.get("__name__", "<unknown>")
+    return frame.f_code.co_filename, frame.f_lineno, name, said
 
 
 def _is_between(names: dict[str, object]) -> bool:

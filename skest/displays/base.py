@@ -62,3 +62,9 @@ def check_one_of(value: Any, name: str, choices: Any) -> None:
         plain = (c.item() if hasattr(c, "item") else c for c in choices)  # of NumPy
         known = ", ".join(map(repr, plain)) or "none"
         raise ValueError(f"There is no {name} {value!r}; there is {known}.")
+
+
+def title_of(label: Any, classes: Any) -> str:
+    """Return the title of a picture that shows one class."""
+    n = len(classes)
+    return f"class {label}" + (f" (one of {n})" if n > 2 else "")

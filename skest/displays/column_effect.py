@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skest.displays.base import Display, check_one_of
+from skest.displays.base import Display, check_one_of, title_of
 
 _MISSING = "missing"
 _MOST_LETTERS = 30
@@ -41,6 +41,8 @@ class ColumnEffectDisplay(Display):
         Of numbers.
     what : str
         What is predicted.
+    title : str, default=""
+        Of which class, or which of several numbers.
 
     Attributes
     ----------
@@ -71,6 +73,7 @@ class ColumnEffectDisplay(Display):
         missing_effect: float | None,
         deciles: NDArray[Any] | None,
         what: str,
+        title: str = "",
     ) -> None:
         self.column = column
         self.values = values
@@ -79,6 +82,7 @@ class ColumnEffectDisplay(Display):
         self.missing_effect = missing_effect
         self.deciles = deciles
         self.what = what
+        self.title = title
 
     @classmethod
     def from_estimator(
@@ -87,7 +91,7 @@ class ColumnEffectDisplay(Display):
         X: Any,
         column: str,
         *,
-        pos_label: Any = None,
+        target: Any = None,
         response_method: str = "auto",
         grid_resolution: int = 50,
         max_levels: int = 15,
@@ -105,8 +109,10 @@ class ColumnEffectDisplay(Display):
             Rows like those that it will meet, such as held-out ones.
         column : str
             A column of X.
-        pos_label : object, default=None
-            The class whose probability is drawn; None is the last one.
+        target : object, default=None
+            The class whose probability is drawn, as the title says; None is the last in
+            ``classes_``, of two the positive one. Of a regressor of several numbers, the
+            position of one.
         response_method : {"auto", "predict_proba", "decision_function", "predict"}, \
 default="auto"
             "auto" is "predict_proba" of a classifier and "predict" of others.
@@ -129,7 +135,8 @@ default="auto"
         Raises
         ------
         ValueError
-            If there is no such column or class.
+            If there is no such column or class, or there are several numbers and no
+            `target`.
         TypeError
             If X has no columns by name.
         ImportError
@@ -149,13 +156,14 @@ default="auto"
         some = table
         if len(table) > max_rows:
             some = table.sample(max_rows, random_state=random_state)
-        answer, what = _response(estimator, response_method, pos_label)
+        answer, what, title = _response(estimator, response_method, target)
         effects = _mean_answers(answer, some, column, values)
         missing = None
         if numbers is not None and numbers.isna().any():
             gap = cells[numbers.isna()].iloc[0]  # a blank, among strings
             missing = float(_mean_answers(answer, some, column, [gap])[0])
-        return cls(column, shown, effects, shares, missing, deciles, what).plot(ax=ax)
+        display = cls(column, shown, effects, shares, missing, deciles, what, title)
+        return display.plot(ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:
         """Draw it.
@@ -173,6 +181,7 @@ default="auto"
         ax = self._set_axes(
             ax, (6.4, max(2.0, 1.2 + 0.3 * n_levels) if n_levels else 4.0)
         )
+        ax.set_title(self.title)
         if self.deciles is None:
             names = [_short(value) for value in self.values]
             labels = [f"{n} ({s:.0%})" for n, s in zip(names, self.shares, strict=True)]
@@ -244,14 +253,23 @@ def _share(cells: pd.Series, value: Any) -> float:
     return float((cells.isna() if value is None else cells == value).mean())
 
 
-def _response(estimator: Any, method: str, pos_label: Any) -> tuple[Any, str]:
-    """Return what predicts one number for each row, and what it is called."""
+def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
+    """Return what predicts one number for each row, what it is, and of what."""
     if method == "auto":
         method = "predict_proba" if is_classifier(estimator) else "predict"
     if method == "predict":
-        return estimator.predict, "mean prediction"
+        if target is None:
+            return estimator.predict, "mean prediction", ""
+
+        def one(X: Any) -> Any:
+            found = np.asarray(estimator.predict(X))
+            n_numbers = found.shape[1] if found.ndim == 2 else 1
+            check_one_of(target, "target", range(n_numbers))
+            return found.reshape(len(found), -1)[:, target]
+
+        return one, "mean prediction", f"number {target}"
     classes = list(estimator.classes_)
-    label = classes[-1] if pos_label is None else pos_label
+    label = classes[-1] if target is None else target
     check_one_of(label, "class", classes)
     index = classes.index(label)
 
@@ -262,7 +280,7 @@ def _response(estimator: Any, method: str, pos_label: Any) -> tuple[Any, str]:
         return found[:, index]
 
     kind = "probability" if method == "predict_proba" else "decision"
-    return answer, f"mean {kind} of {label!s}"
+    return answer, f"mean {kind} of {label!s}", title_of(label, classes)
 
 
 def _mean_answers(
@@ -279,7 +297,10 @@ def _mean_answers(
         rows[column] = _as_before(pd.Series(cells, dtype=object), table[column].dtype)
         found = np.asarray(answer(rows), dtype=np.float64)
         if found.ndim > 1:
-            raise ValueError("ColumnEffectDisplay draws one prediction for each row.")
+            raise ValueError(
+                "ColumnEffectDisplay draws one prediction for each row, and there are "
+                f"{found.shape[1:]}. Choose one by its position: target=0."
+            )
         means.append(found.reshape(len(block), -1).mean(axis=1))
     return np.concatenate(means)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.adapters.linear import linear_weights
-from skest.displays.base import Display, check_one_of, skest_estimator
+from skest.displays.base import Display, check_one_of, skest_estimator, title_of
 
 _MOST_LETTERS = 40
 
@@ -27,7 +27,9 @@ class WeightsDisplay(Display):
     weights : ndarray of shape (n_weights,)
         Their weights.
     what : str
-        What they are weights of.
+        What they are.
+    title : str, default=""
+        Of which class, or which of several numbers.
 
     Attributes
     ----------
@@ -47,11 +49,16 @@ class WeightsDisplay(Display):
     """
 
     def __init__(
-        self, names: Sequence[str], weights: NDArray[Any], what: str = "weight"
+        self,
+        names: Sequence[str],
+        weights: NDArray[Any],
+        what: str = "weight",
+        title: str = "",
     ) -> None:
         self.names = names
         self.weights = weights
         self.what = what
+        self.title = title
 
     @classmethod
     def from_estimator(
@@ -59,7 +66,7 @@ class WeightsDisplay(Display):
         estimator: Any,
         *,
         n_weights: int = 20,
-        pos_label: Any = None,
+        target: Any = None,
         ax: Any = None,
     ) -> Self:
         """Draw the weights of a fitted estimator.
@@ -70,8 +77,10 @@ class WeightsDisplay(Display):
             Fitted.
         n_weights : int, default=20
             How many, those that are farthest from zero; weights of zero are left out.
-        pos_label : object, default=None
-            Of more than two classes, the one whose weights are drawn; None is the last.
+        target : object, default=None
+            The class whose weights are drawn, as the title says; None is the last in
+            ``classes_``, of two the positive one. Of a regressor of several numbers, the
+            position of one.
         ax : matplotlib Axes, default=None
             What to draw into; None makes a figure.
 
@@ -84,7 +93,8 @@ class WeightsDisplay(Display):
         TypeError
             If the estimator has no linear part.
         ValueError
-            If there is no such class, or no weight but zeros.
+            If there is no such class, or no weight but zeros, or there are several numbers
+            and no `target`.
         ImportError
             If matplotlib is not installed.
         """
@@ -101,11 +111,15 @@ class WeightsDisplay(Display):
             )
         weights, _ = linear_weights(model, columns, prefix)
         classes = list(getattr(model, "classes_", ()))
-        row, what = 0, "weight"
+        row, what, title = 0, "weight", ""
         if classes:
-            label = classes[-1] if pos_label is None else pos_label
+            label = classes[-1] if target is None else target
             check_one_of(label, "class", classes)
             row, what = classes.index(label), f"weight for {label}"
+            title = title_of(label, classes)
+        elif len(weights) > 1 or target is not None:
+            check_one_of(target, "target", range(len(weights)))
+            row, title = target, f"number {target}"
         if len(classes) == 2 and len(weights) == 1:  # one logit, that of the second
             weights, row = weights if row else -weights, 0
         chosen = weights[row]
@@ -114,7 +128,7 @@ class WeightsDisplay(Display):
         if not len(order):
             raise ValueError("All weights are zero.")
         names = columns.get_feature_names_out()[order].tolist()
-        return cls(names, chosen[order], what).plot(ax=ax)
+        return cls(names, chosen[order], what, title).plot(ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:
         """Draw it.
@@ -139,5 +153,5 @@ class WeightsDisplay(Display):
         ax.set_yticks(places, cut)
         ax.invert_yaxis()
         ax.axvline(0, color="0.4", linewidth=0.8)
-        ax.set(xlabel=self.what)
+        ax.set(xlabel=self.what, title=self.title)
         return self

@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from skest.checkpoints.versions import version_number
+from skest.core.arguments import ArgumentParser
 from skest.export.manifest import MANIFEST
 from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
@@ -77,7 +78,7 @@ def _end_now() -> None:
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog=prog,
         description="Serve exported models by HTTP: TensorFlow Serving REST below /v1, "
         "Open Inference Protocol below /v2.",

@@ -3,6 +3,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -281,8 +282,11 @@ def greedy_ensemble(
     scorer: Any,
     name: str | None,
     n_rounds: int,
-) -> Any:
-    """Return an ensemble of candidates of a search, or None if there can't be one.
+    judge: Any,
+) -> tuple[Any, float]:
+    """Return an ensemble of candidates of a search and its score, or None and NaN.
+
+    The score is the mean over the splits, each with the members of that split.
 
     Parameters
     ----------
@@ -297,6 +301,8 @@ def greedy_ensemble(
         The score, if a scorer returns several.
     n_rounds : int
         See `greedy_counts`.
+    judge : callable or None
+        The scorer of the search; of several scores, that of `name` counts.
     """
     candidates = _comparable(candidates)
     classifies = candidates and is_classifier(candidates[0][0]["estimator"])
@@ -311,7 +317,7 @@ def greedy_ensemble(
             "There is no ensemble: no candidate was fitted on all parts of the rows, or no "
             "part has all classes. best_estimator_ is a single model."
         )
-        return None
+        return None, np.nan
     tests = [candidates[0][k]["test"] for k in splits]
     method = "predict" if classes is None else "predict_proba"
     predictions = [
@@ -331,12 +337,19 @@ def greedy_ensemble(
         loss = {"greater_is_better": False, "response_method": "predict_proba"}
         scorer = make_scorer(log_loss, **loss, labels=classes)
 
-    def score(mean: Any) -> float:
+    def score(mean: Any, rows: Any = slice(None), by: Any = scorer) -> float:
+        mean = mean[rows]
         known = _KnownNumbers(mean) if classes is None else _KnownClasses(mean, classes)
-        found = scorer(known, X_held_out, y_held_out)
+        X, y = safe_indexing(X_held_out, rows), safe_indexing(y_held_out, rows)
+        found = by(known, X, y)
         return found[name] if isinstance(found, Mapping) else found
 
     counts = greedy_counts(predictions, score, n_rounds)
+    mean = np.average(predictions, axis=0, weights=counts)
+    ends = np.cumsum([0, *map(len, tests)])
+    by_split = [np.nan]
+    if judge is not None:
+        by_split = [score(mean, np.arange(*part), judge) for part in pairwise(ends)]
     counts //= np.gcd.reduce(counts)
     members, weights = [], []
     for i in np.flatnonzero(counts):
@@ -345,7 +358,7 @@ def greedy_ensemble(
             members.append((f"candidate {i}, split {k}", model))
             weights.append(float(counts[i]))
     kind = EnsembleRegressor if classes is None else EnsembleClassifier
-    return kind(members, weights=weights).fit(X, y)
+    return kind(members, weights=weights).fit(X, y), float(np.mean(by_split))
 
 
 def _comparable(candidates: Sequence[Any]) -> list[Any]:

@@ -18,9 +18,10 @@ from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
-from skest.core.checks import check_integer
+from skest.core.checks import check_integer, each_once
 from skest.core.resources import IntraOpThreads
 from skest.core.sklearn_compat import safe_indexing
+from skest.core.voice import Listener, Named, heard_by, listener
 from skest.engine.crew import Crew
 
 _MOST_MEMBERS = 256
@@ -79,7 +80,12 @@ def fit_many(
     Raises
     ------
     ValueError
-        If an argument is none of the above.
+        If an argument is none of the above, or the table has no such rows.
+
+    Notes
+    -----
+    Lines about epochs, of estimators that have `verbose`, begin with the number of the
+    estimator.
 
     Examples
     --------
@@ -107,24 +113,35 @@ def fit_many(
     if max_members is not None:
         check_integer(max_members, "max_members", "fit_many", minimum=1)
     n_jobs = max(1, min(effective_n_jobs(n_jobs), len(estimators)))
-    rows = [None] * len(estimators) if rows is None else rows
+    rows = [None] * len(estimators) if rows is None else _checked_rows(rows, X)
     deadline = time.monotonic() + (np.inf if time_limit is None else time_limit)
     at_once = max(1, (max_members or _most_members(X)) // n_jobs)
     clones = [clone(estimator) for estimator in estimators]
+    heard = listener()
+    listeners: list[Listener] = [
+        heard or Named(f"Model {i} of {len(clones)}: ")
+        for i in range(1, 1 + len(clones))
+    ]
     fit = partial(_fit_here, at_once=at_once, deadline=deadline, on_error=on_error)
     if n_jobs == 1:
-        return fit(clones, _Table(X, y, sample_weight, rows))
+        return fit(clones, listeners, _Table(X, y, sample_weight, rows))
+    if heard is not None:  # here, and not in other processes
+        listeners = [Listener()] * len(clones)
     # Neighbours are alike as a rule, and some parts take longer than others.
     n_members = -(-len(clones) // (_PARTS_OF_A_PROCESS * n_jobs))
     parts = [slice(i, i + n_members) for i in range(0, len(clones), n_members)]
     results = Parallel(n_jobs, return_as="generator")(
-        delayed(fit)(clones[part], _Table(X, y, sample_weight, rows[part]))
+        delayed(fit)(
+            clones[part], listeners[part], _Table(X, y, sample_weight, rows[part])
+        )
         for part in parts
     )
     fitted: list[Any] = []
     try:
         for result in results:
             fitted += result
+            if heard is not None:
+                heard.fitted(len(result))
     except KeyboardInterrupt as error:
         if on_error == "raise":
             raise
@@ -134,6 +151,7 @@ def fit_many(
 
 def _fit_here(
     clones: Sequence[Any],
+    listeners: Sequence[Listener],
     table: "_Table",
     *,
     at_once: int,
@@ -148,15 +166,22 @@ def _fit_here(
     def fit(position: int) -> None:
         try:
             crew.check()
-            with config_context(**config), table.part(position) as part:
+            with (
+                config_context(**config),
+                heard_by(listeners[position]),
+                table.part(position) as part,
+            ):
                 fitted[position] = clones[position].fit(**part)
         except BaseException as error:
             fitted[position] = error
             if on_error == "raise" and not isinstance(error, TimeoutError):
                 crew.stopped_by = crew.stopped_by or error
+        if not isinstance(fitted[position], TimeoutError | KeyboardInterrupt):
+            listeners[position].fitted(1)
 
     # In a thread of its own, for Ctrl-C comes to this one.
     with (
+        each_once(),
         IntraOpThreads.limited_to(1, wanted=1),
         ThreadPoolExecutor(1) as pool,
     ):
@@ -177,6 +202,30 @@ def _fit_here(
     return fitted
 
 
+def _checked_rows(rows: Sequence[Any], X: Any) -> list[Any]:
+    """Return row numbers as arrays; rows that are not there are refused."""
+    columns = X.values() if isinstance(X, Mapping) else [X]
+    n_rows = min(c.shape[0] if hasattr(c, "shape") else len(c) for c in columns)
+    found: list[Any] = []
+    for i, own in enumerate(rows):
+        if own is not None:
+            own = np.asarray(own)
+            if own.ndim != 1 or own.dtype.kind not in "iu" or not own.size:
+                raise ValueError(
+                    f"'rows' must have, for each estimator, the numbers of some rows; got "
+                    f"rows[{i}] of type {own.dtype} and shape {own.shape}. Of a mask give "
+                    "np.flatnonzero(mask)."
+                )
+            if own.min() < -n_rows or own.max() >= n_rows:
+                wrong = own[(own < -n_rows) | (own >= n_rows)][0]
+                raise ValueError(
+                    f"rows[{i}] has row {wrong}, but the table has {n_rows:,} rows, "
+                    f"numbered from 0 to {n_rows - 1}."
+                )
+        found.append(own)
+    return found
+
+
 class _Table:
     """The rows that estimators are fitted on; those that are equal are taken once.
 
@@ -190,8 +239,8 @@ class _Table:
         self._data = {"X": X, "y": y}
         if sample_weight is not None:
             self._data["sample_weight"] = sample_weight
-        self._rows = [None if r is None else np.asarray(r) for r in rows]
-        self._keys = [None if r is None else _digest(r) for r in self._rows]
+        self._rows = rows
+        self._keys = [None if r is None else _digest(r) for r in rows]
         self._n_left = Counter(self._keys)
         self._parts: dict[Any, dict[str, Any]] = {}
 
@@ -222,7 +271,8 @@ def _most_members(X: Any) -> int:
 def _n_bytes(data: Any) -> int:
     if hasattr(data, "memory_usage"):
         return int(np.sum(data.memory_usage(deep=False)))
-    return int(getattr(data, "nbytes", 8 * np.size(data)))
+    n_bytes = getattr(data, "nbytes", None)
+    return int(np.asarray(data).nbytes if n_bytes is None else n_bytes)
 
 
 def _free_memory() -> float:

@@ -12,7 +12,7 @@ from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
 
-from skest.core.checks import warn
+from skest.core.checks import each_once, warn
 from skest.core.sklearn_compat import Interval
 from skest.model_selection.ensemble import check_can_average, greedy_ensemble
 from skest.model_selection.together import UNFINISHED, Together
@@ -75,6 +75,7 @@ class _Search:
     max_members: int | None
     n_jobs: int | None
     refit: Any
+    verbose: int
     best_estimator_: Any
 
     def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
@@ -106,12 +107,15 @@ class _Search:
             max_members=self.max_members,
             keep=bool(self.ensemble),
             resource=self._resource_to_go_on(),
+            verbose=self.verbose,
+            score=self.refit if isinstance(self.refit, str) else None,
         )
         try:
-            with self._together.active():
-                super().fit(X, y, **params)  # type: ignore[misc]
-            if self.ensemble and self.refit:
-                self._make_ensemble(X, y)
+            with each_once():
+                with self._together.active():
+                    super().fit(X, y, **params)  # type: ignore[misc]
+                if self.ensemble and self.refit:
+                    self._make_ensemble(X, y)
         finally:
             del self._together, self._members
         return self
@@ -138,6 +142,8 @@ class _Search:
             super()._run_search(evaluate, callback_ctx=callback_ctx)  # type: ignore[misc]
         except _Stopped:
             self._end_early()
+        if self.verbose and self.refit:
+            print("Refitting the best candidate on all rows")
 
     def _end_early(self) -> None:
         """Set what a search sets at its end."""
@@ -178,19 +184,24 @@ class _Search:
         search: Any = self
         name = self.refit if isinstance(self.refit, str) else None
         by_loss = search.scoring is None or (search.multimetric_ and name is None)
-        scorer: Any = None if by_loss else search.scorer_
-        if isinstance(scorer, Mapping):
-            scorer = scorer[name]
+        judge: Any = search.scorer_
+        if search.multimetric_ and name is None:
+            judge = None  # there is no best_score_ either
+        elif isinstance(judge, Mapping):
+            judge = judge[name]
+        scorer = None if by_loss else judge
         rounds = _ROUNDS if self.ensemble is True else int(self.ensemble)
         X, y = indexable(X, y)
         try:
-            ensemble = greedy_ensemble(self._members, X, y, scorer, name, rounds)
+            ensemble, score = greedy_ensemble(
+                self._members, X, y, scorer, name, rounds, judge
+            )
         except Exception as error:  # such as a scorer's: what was trained stays
             warn(f"There is no ensemble, for its choice failed: {error!r}")
             return
         if ensemble is not None:
             ensemble.single_ = self.best_estimator_
-            self.best_estimator_ = ensemble
+            self.best_estimator_, self.ensemble_score_ = ensemble, score
 
 
 @_constructor()
@@ -208,12 +219,15 @@ class GridSearchCV(_Search, model_selection.GridSearchCV):
 
     Parameters
     ----------
-    estimator, param_grid, scoring, refit, cv, verbose, pre_dispatch, error_score, \
+    estimator, param_grid, scoring, refit, cv, pre_dispatch, error_score, \
 return_train_score
         As in scikit-learn. The warning about a fit that failed names the candidate.
+    verbose : int, default=0
+        From 1 on it prints, every few seconds, how many candidates are done, the best
+        score, and the time left; from 2 on also scikit-learn's lines about every fit. The
+        estimators' own lines are shown in the refit only.
     n_jobs : int, default=None
-        Threads that train; None leaves it to `fit_many`. For estimators that are not of
-        skest, as in scikit-learn.
+        Processes, as in scikit-learn.
     ensemble : bool or int, default=False
         Make an ensemble of the models that were trained on the folds: in so many rounds
         (True is 32), the candidate is added with which predictions for held-out rows score
@@ -222,9 +236,19 @@ return_train_score
         loss of probabilities or the squared error. `best_estimator_`, which predicts, is
         the ensemble then, and its ``single_`` what else it would be.
     time_limit : float, default=None
-        Seconds after which the search ends as by Ctrl-C. The refit comes on top.
+        Seconds after which the search ends as by Ctrl-C. The refit, and the choice of the
+        ensemble, come on top.
     max_members : int, default=None
         How many models train in one stack at most; None goes by the free memory.
+
+    Attributes
+    ----------
+    ensemble_score_ : float
+        What `best_score_` is of the best candidate, of the ensemble, if there is one: the
+        mean over the splits of the score for the rows held out, to which only the members
+        contribute that have not seen them. Both were chosen by these rows, so expect less
+        for new ones. The others, such as `best_score_`, `best_params_` and `cv_results_`,
+        are those of scikit-learn and tell of single candidates.
 
     Examples
     --------

@@ -12,7 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
 import joblib
@@ -25,7 +25,9 @@ from sklearn.utils.parallel import Parallel
 from skest.adapters.base import SkestEstimator
 from skest.core.interrupts import raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
+from skest.core.voice import Listener, heard_by
 from skest.model_selection.fit_many import fit_many
+from skest.model_selection.progress import SearchProgress
 
 _logger = logging.getLogger("skest")
 
@@ -168,6 +170,11 @@ class Together(ParallelBackendBase):
         Whether results have the fitted "estimator", and "test", the rows held out.
     resource : str, default=""
         Name of ``max_iter``, up to which estimators go on that were trained with less.
+    verbose : int or None, default=None
+        From 1 on it prints how far it is, and 0 nothing, in the place of the lines of the
+        estimators; None leaves those to `fit_many`.
+    score : str or None, default=None
+        The score to tell of, if there are several.
     """
 
     def __init__(
@@ -179,12 +186,16 @@ class Together(ParallelBackendBase):
         max_members: int | None = None,
         keep: bool = False,
         resource: str = "",
+        verbose: int | None = None,
+        score: str | None = None,
     ) -> None:
         super().__init__()
         self._before, default = get_active_backend()
         self._n_jobs = default if n_jobs is None else n_jobs
         self._max_members = max_members
         self._partial, self._keep, self._resource = partial, keep, resource
+        self._verbose, self._score = verbose, score
+        self._progress = Listener()
         self._limit = time_limit
         self._end = np.inf if time_limit is None else time.monotonic() + time_limit
         self._waiting: list[Task] = []
@@ -223,7 +234,7 @@ class Together(ParallelBackendBase):
         """Return the result of a task; the first call runs all that wait."""
         if self._waiting:
             tasks, self._waiting = self._waiting, []
-            with joblib.parallel_config(backend=self._before):
+            with joblib.parallel_config(backend=self._before), self._heard(tasks):
                 self._run(tasks)
         out.callback(out)
         if out.error is not None:
@@ -231,6 +242,19 @@ class Together(ParallelBackendBase):
         return [out.result]
 
     # What it does with them
+
+    @contextmanager
+    def _heard(self, tasks: list[Task]) -> Iterator[None]:
+        """Say how far it is, or nothing."""
+        if not self._verbose:
+            with nullcontext() if self._verbose is None else heard_by(self._progress):
+                yield
+            return
+        progress = SearchProgress(tasks, self._score, self._end - time.monotonic())
+        self._progress = progress
+        with heard_by(progress):
+            yield
+        progress.tell()
 
     def _run(self, tasks: list[Task]) -> None:
         ours: list[Task] = []
@@ -378,6 +402,7 @@ class Together(ParallelBackendBase):
             }
             self._trained[key] = model.set_params(**own), task
             task.run(model, time.monotonic() - begin, self._steps[task.data])
+            self._progress.fitted(1)
 
     def _run_others(self, tasks: list[Task]) -> None:
         calls = Parallel(n_jobs=self._n_jobs, return_as="generator")
@@ -387,6 +412,7 @@ class Together(ParallelBackendBase):
             results = calls(task.as_given() for task in tasks)
             for task in tasks:
                 task.result = next(results)
+                self._progress.fitted(1)
                 if self._is_over():
                     break
 

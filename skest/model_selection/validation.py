@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cross-validation whose fits of estimators of skest are trained together."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sklearn import model_selection
 
+from skest.core.checks import each_once
 from skest.model_selection.together import Together
 
 
@@ -18,7 +21,8 @@ def cross_validate(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any
     X, y : table and labels
         As for `sklearn.model_selection.cross_validate`.
     **options
-        Those of `sklearn.model_selection.cross_validate`. With `n_jobs` threads train.
+        Those of `sklearn.model_selection.cross_validate`. With `verbose` it prints every
+        few seconds how many fits are done, in the place of the estimators' lines.
 
     Returns
     -------
@@ -35,7 +39,7 @@ def cross_validate(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any
     >>> bool(found["test_score"].mean() > 0.9)
     True
     """
-    with Together(options.get("n_jobs")).active():
+    with _together(options):
         return model_selection.cross_validate(estimator, X, y, **options)
 
 
@@ -49,7 +53,7 @@ def cross_val_predict(estimator: Any, X: Any, y: Any = None, **options: Any) -> 
     X, y : table and labels
         As for `sklearn.model_selection.cross_val_predict`.
     **options
-        Those of `sklearn.model_selection.cross_val_predict`. With `n_jobs` threads train.
+        As for `cross_validate`.
 
     Returns
     -------
@@ -66,5 +70,13 @@ def cross_val_predict(estimator: Any, X: Any, y: Any = None, **options: Any) -> 
     >>> cross_val_predict(model, X, y, cv=3, method="predict_proba").shape
     (150, 3)
     """
-    with Together(options.get("n_jobs")).active():
+    with _together(options):
         return model_selection.cross_val_predict(estimator, X, y, **options)
+
+
+@contextmanager
+def _together(options: dict[str, Any]) -> Iterator[None]:
+    """Train together, and say how far it is instead of joblib."""
+    verbose = options.pop("verbose", 0)
+    with each_once(), Together(options.get("n_jobs"), verbose=verbose).active():
+        yield

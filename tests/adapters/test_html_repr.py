@@ -62,7 +62,7 @@ def test_the_summary_of_a_fitted_estimator():
     assert text.startswith("DNNClassifier: 2 classes (False, True)\n")
     assert "the best validation loss was" in text
     for row in (
-        r"batch_size +32 +by the number of rows",
+        r"batch_size +32 +larger for larger tables",
         r"age +numeric +age +1 number +mean 4\.\d+, deviation 2\.\d+; gaps become 4\.\d+",
         r"<b>_indicator +indicator of vocabulary list +<b> +2 numbers +levels u&v, w",
         r"age_ple +piecewise linear of numeric +age +8 numbers +\d+ edges from .*",
@@ -72,7 +72,7 @@ def test_the_summary_of_a_fitted_estimator():
     n_values = sum(v.numel() for v in model.estimator_.checkpoint.variables.values())
     assert f"Layers: {n_values:,} parameters, {n_values * 4 / 1024:.3g} KiB" in text
     shown = model._repr_html_()
-    assert "<td>by the number of rows</td>" in shown
+    assert "<td>larger for larger tables</td>" in shown
     assert "levels u&amp;v, w" in shown
     assert "nowrap><b>" not in shown
 

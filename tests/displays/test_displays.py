@@ -111,7 +111,7 @@ def test_effects_of_all_kinds_of_columns(model, table):
     assert display.what == "mean probability of dear"
     assert (np.diff(display.effects) > 0).all()
     other = ColumnEffectDisplay.from_estimator(
-        model, X, "rooms", max_rows=99, pos_label="cheap"
+        model, X, "rooms", max_rows=99, target="cheap"
     )
     np.testing.assert_allclose(other.effects, 1 - display.effects, rtol=1e-5)
 
@@ -136,6 +136,28 @@ def test_effects_of_all_kinds_of_columns(model, table):
 
     display = ColumnEffectDisplay.from_estimator(model, X, "built", grid_resolution=4)
     assert display.values[0] > np.datetime64("2020-01-01")
+
+
+def test_the_title_says_which_of_several(table):
+    X, _ = table
+    X, towns = X[["rooms", "age"]], X["town"].fillna("none")
+    model = LinearClassifier(max_iter=2, random_state=0).fit(X, towns)
+    numbers = LinearRegressor(max_iter=2, random_state=0).fit(X, X.fillna(0))
+    for draw in (
+        lambda m, **options: ColumnEffectDisplay.from_estimator(
+            m, X, "rooms", **options
+        ),
+        lambda m, **options: WeightsDisplay.from_estimator(m, **options),
+    ):
+        assert draw(model).ax_.get_title() == "class none (one of 4)"
+        oslo = draw(model, target="Oslo")
+        assert oslo.ax_.get_title() == "class Oslo (one of 4)"
+        assert oslo.what.endswith(" Oslo")
+        assert draw(numbers, target=1).ax_.get_title() == "number 1"
+        with pytest.raises(ValueError, match=r"target=0|there is 0, 1"):
+            draw(numbers)
+        with pytest.raises(ValueError, match=r"no target 2; there is 0, 1"):
+            draw(numbers, target=2)
 
 
 def test_the_effect_is_that_of_scikit_learn(model, table):
@@ -167,7 +189,7 @@ def test_wrong_effects(model, table):
     with pytest.raises(ValueError, match="no column 'x'; there is 'rooms', 'age'"):
         ColumnEffectDisplay.from_estimator(model, X, "x")
     with pytest.raises(ValueError, match="no class 'big'; there is 'cheap', 'dear'"):
-        ColumnEffectDisplay.from_estimator(model, X, "age", pos_label="big")
+        ColumnEffectDisplay.from_estimator(model, X, "age", target="big")
     with pytest.raises(TypeError, match="of a DataFrame or a dict of arrays; got nd"):
         ColumnEffectDisplay.from_estimator(model, np.eye(3), "x")
     with pytest.raises(NotFittedError):
@@ -184,7 +206,7 @@ def test_weights(model, table):
     if model._scale is not None:
         rooms *= model._scale.scale[0]
     assert largest["rooms"] == pytest.approx(rooms)
-    other = WeightsDisplay.from_estimator(model, n_weights=4, pos_label="cheap")
+    other = WeightsDisplay.from_estimator(model, n_weights=4, target="cheap")
     np.testing.assert_array_equal(other.weights, -display.weights)
     with pytest.raises(TypeError, match="DNNClassifier does not have"):
         WeightsDisplay.from_estimator(

@@ -55,6 +55,30 @@ def held_out(search, X, y, method):
     return total / sum(weights)
 
 
+@pytest.mark.parametrize("scoring", [None, "neg_log_loss", ["accuracy", "roc_auc_ovr"]])
+def test_the_score_of_the_ensemble_is_of_rows_it_has_not_seen(scoring, table):
+    X, y = table
+    refit = scoring[0] if isinstance(scoring, list) else True
+    cv = KFold(3)
+    search = GridSearchCV(MODEL, GRID, cv=cv, scoring=scoring, refit=refit, ensemble=4)
+    search.fit(X, y)
+    mean = held_out(search, X, y, "predict_proba")
+    classes = search.classes_
+    by_split = [
+        -log_loss(y[test], mean[test], labels=classes)
+        if scoring == "neg_log_loss"
+        else np.mean(classes[mean[test].argmax(axis=1)] == y[test])
+        for _, test in cv.split(X)
+    ]
+    assert search.ensemble_score_ == pytest.approx(np.mean(by_split), rel=1e-6)
+    assert (
+        search.best_score_
+        == search.cv_results_[
+            f"mean_test_{refit if scoring and refit is not True else 'score'}"
+        ].max()
+    )
+
+
 @pytest.mark.parametrize("kind", ["classes", "numbers"])
 def test_better_than_its_candidates_for_rows_held_out(kind, table):
     X, y = table

@@ -268,6 +268,11 @@ def test_ctrl_c_leaves_what_is_done(table):
     [
         ({"on_error": "ignore"}, "'on_error' must be 'raise' or 'return'"),
         ({"rows": [[0, 1]]}, "'rows' must have an entry for each of the 2 estimators"),
+        (
+            {"rows": [[0, 1], [0, 999]]},
+            "rows.1. has row 999, but the table has .* rows",
+        ),
+        ({"rows": [[0, 1], []]}, r"the numbers of some rows; got rows\[1\] of type"),
         ({"n_jobs": 0}, "n_jobs == 0"),
         ({"max_members": 0}, "'max_members' .* of at least 1"),
     ],
@@ -306,3 +311,12 @@ def test_processes(table):
     pressing = clone(long).set_params(hooks=[CtrlCOfTheCaller()], execution="graph")
     found = fit_many([pressing, long], *table, on_error="return", n_jobs=2)
     assert all(isinstance(error, KeyboardInterrupt) for error in found)
+
+
+def test_lines_of_many_trainings_have_names(table, capsys):
+    model = DNNRegressor((4,), learning_rate=0.01, max_iter=1, verbose=1)
+    fit_many([model, clone(model).set_params(verbose=0), model], *table)
+    said = capsys.readouterr().out.splitlines()
+    assert [line[:23] for line in said] == [
+        f"Model {i} of 3: Epoch 1/1" for i in (1, 3)
+    ]

@@ -361,6 +361,34 @@ def test_callbacks_see_the_fits_of_a_search(cancer):
     assert_same_results(ours.cv_results_, theirs.cv_results_)
 
 
+def test_a_search_says_how_far_it_is(cancer, capsys, monkeypatch):
+    monkeypatch.setattr("skest.model_selection.progress._FIRST", 0.0)
+    model = clone(MODEL).set_params(verbose=1)
+    search = GridSearchCV(model, RATES, cv=2, verbose=1).fit(*cancer)
+    said = capsys.readouterr().out.splitlines()
+    end = said.index("Refitting the best candidate on all rows")
+    first, *lines = said[:end]
+    assert first == "Fitting 2 folds for each of 2 candidates, totalling 4 fits"
+    assert lines[0].startswith("Search: 0 of 2 candidates done, 0 of 4 fits, ")
+    assert any(" left" in line for line in lines)
+    best = f"2 of 2 candidates done, 4 of 4 fits, best score {search.best_score_:.4g}, "
+    assert lines[-1].startswith(f"Search: {best}")
+    assert all(line.startswith("Epoch ") for line in said[end + 1 :])
+    search.set_params(verbose=0, refit=False).fit(*cancer)
+    assert capsys.readouterr().out == ""
+    cross_validate(model, *cancer, cv=2, verbose=1)
+    assert "Cross-validation: 2 of 2 fits, " in capsys.readouterr().out
+
+
+def test_a_search_warns_once(people):
+    X, y = people
+    names = X.assign(name=[f"n{i}" for i in range(len(X))])
+    with pytest.warns(UserWarning, match="'name' has another value") as caught:
+        GridSearchCV(MODEL, RATES, cv=2).fit(names, y)
+    said = [w.filename for w in caught if "another value" in str(w.message)]
+    assert said == [__file__]
+
+
 def test_what_is_left_to_scikit_learn_is_said(cancer, caplog):
     grid = {"standardscaler": ["passthrough"]}
     search = GridSearchCV(make_pipeline(StandardScaler(), LogisticRegression()), grid)
