@@ -26,7 +26,7 @@ def test_a_version_that_passes_runs_here(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("omits", "ends the process with the status -"),
+        ("ends", "ends the process with the status -"),
         ("memory", "takes more than [0-9]+ bytes of memory; if you trust it"),
         pytest.param(
             "time", "takes more than 1 seconds; if you trust", marks=pytest.mark.slow
