@@ -7,7 +7,6 @@ from benchmarks import distributed, locking_cost
 from benchmarks.measure import Settings
 
 TINY = Settings("tiny")
-WAYS = {way.name: way for way in distributed.WAYS}
 
 
 def test_cost_of_reads_that_wait():
@@ -19,32 +18,6 @@ def test_cost_of_reads_that_wait():
     assert locking_cost.cost_in_percent([101.0, 100.0, 100.0, 101.0]) < 0
 
 
-def result():
-    peer = distributed.TENSORFLOW.format(2, "s")
-    values = {
-        distributed.EAGER: [100.0, 100.0],
-        distributed.ASYNC: [90.0, 180.0],
-        peer: [100.0, 100.0],
-    }
-    return {
-        "title": "Several processes",
-        "text": "Text.\n",
-        "unit": "examples/s",
-        "more_is_better": True,
-        "cases": [{"name": "all equal", "x": None, "values": values, "notes": {}}],
-        "run": {
-            "command": "python -m benchmarks.distributed",
-            "date": "2026-01-01",
-            "commit": "abc",
-            "machine": "2 cores",
-            "versions": {"Python": "3.11"},
-            "clock": "wall",
-            "busy": False,
-            "missing": {},
-        },
-    }
-
-
 COSTS = {
     "server": 0.002,
     "server, small": 0.0005,
@@ -54,19 +27,6 @@ COSTS = {
     "notice": 2.0,
     "locking": 10.0,
 }
-
-
-def test_page():
-    text = distributed.page(result(), COSTS)
-    assert "| 2 workers, 1 ps, to tf.estimator | ≥ 0.9 | 1.35 |" in text
-    assert "| bytes of a step, dense tables to sparse | ≥ 50 | 50 |" in text
-    assert "| the end of a killed ps is seen | ≤ 1 s | 2 s |" in text
-    assert "| cost of reads that wait for updates | ≤ 5 % | 10 % |" in text
-    assert text.count("not measured") == 4
-    assert (
-        "for 2 ms, one of a small model for 0.5 ms: no more than 500 and 2,000" in text
-    )
-    assert "`python -m benchmarks.distributed`, 2026-01-01, commit abc" in text
 
 
 def test_main(monkeypatch, tmp_path, capsys):

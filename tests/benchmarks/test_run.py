@@ -155,20 +155,6 @@ def make_result(more_is_better=True, busy=False):
     }
 
 
-def test_table():
-    for more_is_better, first, second in [
-        (True, "20 (1.00)", "**30** (1.50); 4 epochs"),
-        (False, "**20** (1.00)", "30 (0.67); 4 epochs"),
-    ]:
-        assert report.table(make_result(more_is_better)).splitlines() == [
-            "| examples/s | batch 32 |",
-            "|---|---|",
-            f"| by hand | {first} |",
-            f"| skest | {second} |",
-            "| other | no such model |",
-        ]
-
-
 def test_page_and_plots(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
