@@ -110,10 +110,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         for column in self.columns:
             # The ends of a name and two underscores divide it from a parameter's.
             stem = re.sub("__+", "_", str(getattr(column, "name", column))).strip("_")
-            name, number = stem or "column", 2
-            while name in reserved or name in named:
-                name, number = f"{stem}_{number}", number + 1
-            named[name] = column
+            named[_free_name(stem or "column", reserved | named.keys())] = column
         return list(named.items())
 
     @_named_columns.setter
@@ -225,10 +222,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         _, inferred = chosen_columns(Table(X), unread_keys(keys, [self]), kind)
         named = dict(self._named_columns)
         for stem, column in FeatureColumns(inferred)._named_columns:
-            name, number = stem, 2
-            while name in named:
-                name, number = f"{stem}_{number}", number + 1
-            named[name] = column
+            named[_free_name(stem, named.keys())] = column
         return FeatureColumns(
             list(named.items()), sparse_output=self.sparse_output, remainder="drop"
         )
@@ -423,6 +417,14 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
         tags.requires_fit = any(c.needs_fit for c in columns)
         return tags
+
+
+def _free_name(stem: str, taken: Set[str]) -> str:
+    """Return a name that is not taken, with a number behind it if need be."""
+    name, number = stem, 2
+    while name in taken:
+        name, number = f"{stem}_{number}", number + 1
+    return name
 
 
 def unread_keys(keys: Sequence[Key], columns: Sequence[FeatureColumns]) -> list[Key]:

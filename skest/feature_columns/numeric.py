@@ -331,10 +331,10 @@ class NumericColumn(DenseColumn):
         return raw.reshape(len(raw), n_elements)
 
     def _cast(self, raw: np.ndarray, copy: bool) -> np.ndarray:
+        if raw.dtype == self.dtype:
+            return copied_by_rows(raw, self.dtype) if copy else raw
         with np.errstate(over="ignore", invalid="ignore"):
-            if copy:
-                return copied_by_rows(raw, self.dtype)
-            return raw.astype(self.dtype, copy=False)
+            return copied_by_rows(raw, self.dtype) if copy else raw.astype(self.dtype)
 
     def _read(
         self, table: Table, *, copy: bool = True

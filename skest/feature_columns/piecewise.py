@@ -219,18 +219,8 @@ class PiecewiseLinearColumn(OverNumeric):
         return {self.encoded_key: ids, self.weight_key: fractions}
 
     def _matrix(self, table: Table) -> np.ndarray:
-        encoded = self._encoded(table)
-        ids, fractions = encoded[self.encoded_key], encoded[self.weight_key]
-        blocks = []
-        for element, size in enumerate(self.code_sizes):
-            # From the place of each number of the code to that of x.
-            ahead = ids[:, [element]] - np.arange(size) + fractions[:, [element]]
-            if self.encoding == "ple":
-                code = ahead.clip(0, 1)
-            else:
-                code = (1 - np.abs(ahead)).clip(min=0)
-            blocks.append(code.astype(self._float))
-        return np.hstack(blocks)
+        encoded = {k: torch.from_numpy(v) for k, v in self._encoded(table).items()}
+        return CodeOutput.of(self)(encoded, torch.float64).numpy().astype(self._float)
 
     def _output_names(self) -> list[str]:
         return [

@@ -293,6 +293,8 @@ def is_finite(cells: np.ndarray) -> bool:
     """
     if cells.dtype.kind != "f":
         return True
+    if cells.size == 1:  # as in a request, in a tenth of the time
+        return math.isfinite(cells.item())
     # The sum is finite only if all are; it is one pass that writes nothing.
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(np.add.reduce(cells, axis=None))

@@ -109,13 +109,6 @@ def test_transform(interface: str | None) -> None:
     assert made.get_feature_names_out().tolist() == names
 
 
-def test_set_output() -> None:
-    for library in ["pandas", "polars"]:
-        frame = columns().set_output(transform=library).fit_transform(X)
-        assert type(frame).__module__.startswith(library)
-        assert next(iter(frame.columns)) == "age"
-
-
 def test_forms_of_input_agree() -> None:
     made = columns().fit(X)
     expected = made.transform(X)
@@ -243,14 +236,6 @@ def test_inverse_of_rows() -> None:
         made.inverse({"education_ids": rows["education_ids"].float()})
     with pytest.raises(NotFittedError, match="'education' has not learned"):
         clone(made).inverse(rows)
-
-
-def test_one_raw_column_as_number_and_as_category() -> None:
-    hour = categorical_column_with_identity("hour", 24)
-    made = FeatureColumns([numeric_column("hour"), embedding_column(hour, 2)])
-    encoded = made.encode({"hour": [7, 23]})
-    assert encoded["hour"].tolist() == [[7.0], [23.0]]
-    assert encoded["hour_ids"].tolist() == [[7], [23]]
 
 
 def test_numbers_named_as_an_entry_of_another_column() -> None:
