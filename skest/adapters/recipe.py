@@ -31,12 +31,12 @@ _RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members"
 # What a person is told of these choices.
 _REASONS = {
     "batch_size": "larger for larger tables",
-    "max_iter": "fewer epochs for larger tables, so that the number of steps is similar",
+    "max_iter": "fewer for larger tables: the number of steps stays similar",
     "n_iter_no_change": "training may stop only at the end of a learning-rate cycle",
     "dropout": "0.1, but 0 for tables of fewer than 100 rows",
     "dnn_dropout": "0.1, but 0 for tables of fewer than 100 rows",
     "weight_decay": "0.01 with AdamW, 0 with other optimizers",
-    "n_members": "networks trained side by side and averaged, where the head allows it",
+    "n_members": "networks side by side, averaged, if the head allows it",
     "early_stopping": "rows are held out from 100 rows on",
 }
 _PLAIN_REASONS = {

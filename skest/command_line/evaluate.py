@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import is_regressor
 
 from skest.command_line.tables import (
     add_json_option,
@@ -46,6 +45,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest evaluate") -
 
 def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, float]:
     """Return the metrics of the head; of numbers, also what people ask for."""
+    from sklearn.base import is_regressor
+
     found = model.evaluate(X, y, weight)
     found.pop("global_step", None)
     if is_regressor(model):

@@ -141,6 +141,10 @@ def _export(path: Path) -> _Answer:
         ]
         print("\nTakes")
         print(text_table([("feature", "type", "shape"), *rows]))
+        for feature in model.features:
+            names = [name for name, its in model.names_of().items() if its == feature]
+            if names != [feature]:
+                print(f"{feature} is made of the columns {', '.join(names)}")
         print("\nGives")
         rows = [
             (name, str(signature["method"]), ", ".join(signature["outputs"]))

@@ -3,6 +3,7 @@
 
 import argparse
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -61,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="of the command"
     )
+    if not (sys.argv[1:] if arguments is None else arguments):
+        parser.error(f"give a command: {', '.join(_COMMANDS)}")
     given = parser.parse_args(arguments)
     prog = f"skest {given.command}"
     module = importlib.import_module(_COMMANDS[given.command][0])
@@ -75,6 +78,9 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
         except KeyboardInterrupt:
             _say(prog, "interrupted")
             return 130
+        except BrokenPipeError:  # whoever reads has seen enough, as `| head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         except (ImportError, MemoryError, OSError, TypeError, ValueError) as error:
             _say(f"{prog}: error", _text(error))
             return 2

@@ -77,9 +77,12 @@ def column_of(table: pd.DataFrame, name: str, option: str) -> pd.Series:
     if name not in table:
         near = get_close_matches(name, table.columns, 1, 0.6)
         shown = ", ".join(table.columns[:20]) + (", …" if table.shape[1] > 20 else "")
-        hint = f"Did you mean {near[0]!r}?" if near else f"There is: {shown}."
+        hint = f"Did you mean {near[0]!r}?" if near else f"There is: {shown}"
         if table.shape[1] == 1:
-            hint += " If these are several, give their --separator, such as ';'."
+            hint = (
+                f"Its only one is {table.columns[0][:40]!r}. If these are several, give "
+                "their --separator, such as ';'."
+            )
         raise ValueError(f"The table has no column {name!r} for {option}. {hint}")
     return table[name]
 

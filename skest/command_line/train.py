@@ -17,17 +17,9 @@ from typing import Any
 import joblib
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import train_test_split
 
+import skest  # lazily; what is wrong with the arguments is said before torch is there
 from skest._version import __version__
-from skest.adapters.baseline import BaselineClassifier, BaselineRegressor
-from skest.adapters.dnn import DNNClassifier, DNNRegressor
-from skest.adapters.dnn_linear import (
-    DNNLinearCombinedClassifier,
-    DNNLinearCombinedRegressor,
-)
-from skest.adapters.linear import LinearClassifier, LinearRegressor
-from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.command_line.evaluate import metrics_of
 from skest.command_line.tables import (
     MODEL,
@@ -42,14 +34,13 @@ from skest.command_line.tables import (
 )
 from skest.core.arguments import ArgumentParser
 from skest.core.files import explained, remove_directory, write_directory
-from skest.feature_columns.columns import unread_keys
 
 PICTURE = "training_curve.png"
-_MODELS: dict[str, tuple[type[Any], type[Any]]] = {
-    "wide-deep": (DNNLinearCombinedClassifier, DNNLinearCombinedRegressor),
-    "dnn": (DNNClassifier, DNNRegressor),
-    "linear": (LinearClassifier, LinearRegressor),
-    "baseline": (BaselineClassifier, BaselineRegressor),
+_MODELS = {
+    "wide-deep": "DNNLinearCombined",
+    "dnn": "DNN",
+    "linear": "Linear",
+    "baseline": "Baseline",
 }
 # Numbers of so few kinds are taken for classes.
 _MOST_NUMBERED_CLASSES = 20
@@ -217,6 +208,8 @@ def _numbers(column: pd.Series, option: str) -> pd.Series:
 
 def _read_by(model: Any, X: pd.DataFrame) -> list[str]:
     """Return the columns that the model reads; others may be missing later."""
+    from skest.feature_columns.columns import unread_keys
+
     parts = [getattr(model, f"{name}_") for name in model._column_parameters]
     columns = [part for part in parts if part is not None]
     unread = unread_keys(list(X.columns), columns) if columns else []
@@ -224,7 +217,8 @@ def _read_by(model: Any, X: pd.DataFrame) -> list[str]:
 
 
 def _estimator(options: argparse.Namespace, task: str) -> Any:
-    model = _MODELS[options.model][task == "regression"]()
+    kind = "Regressor" if task == "regression" else "Classifier"
+    model = getattr(skest, f"{_MODELS[options.model]}{kind}")()
     parameters = {"random_state": options.seed, "verbose": int(not options.quiet)}
     for setting in options.set:
         name, equals, text = setting.partition("=")
@@ -241,6 +235,8 @@ def _estimator(options: argparse.Namespace, task: str) -> Any:
 
 
 def _check_name(name: str, model: Any) -> None:
+    from skest.adapters.parameters import FORMER_ARGUMENTS
+
     known = model.get_params()
     if name in known:
         return
@@ -256,6 +252,8 @@ def _check_name(name: str, model: Any) -> None:
 
 
 def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
+    from sklearn.model_selection import train_test_split
+
     rows = np.arange(len(y))
     n_held_out = int(np.ceil(share * len(y)))
     if not n_held_out:
