@@ -240,7 +240,7 @@ def _save(addresses: list[str], directory: str) -> None:
     spec = EstimatorSpec(
         ModeKeys.TRAIN,
         network=network,
-        loss=lambda labels, logits: logits.sum(),
+        loss=lambda labels, logits, features: logits.sum(),
         optimizer=optimizer,
     )
     strategy = SimpleNamespace(timeout=30.0, lease=60.0, pipeline=0)
