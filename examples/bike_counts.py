@@ -13,6 +13,7 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from sklearn.compose import make_column_transformer
@@ -50,7 +51,7 @@ def load(folder: Path) -> tuple[pd.DataFrame, pd.Series]:
     return X, table["cnt"]
 
 
-def models(seed: int) -> dict[str, object]:
+def models(seed: int) -> dict[str, Any]:
     one_hot = make_column_transformer(
         (OneHotEncoder(), CATEGORICAL), (StandardScaler(), NUMERIC)
     )
@@ -71,7 +72,6 @@ def models(seed: int) -> dict[str, object]:
     }
 
 
-@threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--data", type=Path, default=BESIDE, help="where hour.csv is")
@@ -92,4 +92,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(limits=1):  # for a fair comparison of times
+        main()

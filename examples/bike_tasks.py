@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ from threadpoolctl import threadpool_limits
 
 from skest import DNNClassifier, DNNRegressor, MultiHeadEstimator
 
-NETWORK = {
+NETWORK: dict[str, Any] = {
     "hidden_units": (256, 128),
     "dropout": 0.1,
     "optimizer": "adam",
@@ -54,7 +55,7 @@ def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return X, table[["casual", "registered"]].assign(rush_hour=rush_hour)
 
 
-def several_heads(seed: int, X: pd.DataFrame, y: pd.DataFrame) -> Callable:
+def several_heads(seed: int, X: pd.DataFrame, y: pd.DataFrame) -> Callable[..., Any]:
     """Fit one network with three heads; return its predictions as a function."""
     model = MultiHeadEstimator(
         heads={
@@ -80,8 +81,11 @@ def several_heads(seed: int, X: pd.DataFrame, y: pd.DataFrame) -> Callable:
 
 
 def separate(
-    regressor: Callable, classifier: Callable, X: pd.DataFrame, y: pd.DataFrame
-) -> Callable:
+    regressor: Callable[..., Any],
+    classifier: Callable[..., Any],
+    X: pd.DataFrame,
+    y: pd.DataFrame,
+) -> Callable[..., Any]:
     """Fit a model for each target; return their predictions as a function."""
     casual = regressor().fit(X, y["casual"])
     registered = regressor().fit(X, y["registered"])
@@ -93,11 +97,11 @@ def separate(
     ]
 
 
-def fits(seed: int) -> dict[str, Callable]:
+def fits(seed: int) -> dict[str, Callable[..., Any]]:
     one_hot = make_column_transformer(
         (OneHotEncoder(), CATEGORICAL), (StandardScaler(), NUMERIC)
     )
-    network = {"random_state": seed, **NETWORK}
+    network: dict[str, Any] = {"random_state": seed, **NETWORK}
     boosted = {"random_state": seed}
     return {
         "MultiHeadEstimator, three heads": partial(several_heads, seed),
@@ -121,7 +125,6 @@ def fits(seed: int) -> dict[str, Callable]:
     }
 
 
-@threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--data", type=Path, default=BESIDE, help="where hour.csv is")
@@ -150,4 +153,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(limits=1):  # for a fair comparison of times
+        main()

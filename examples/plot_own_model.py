@@ -7,6 +7,8 @@ A model function of eight lines, the classifier that it makes, and its boundary 
 two half moons.
 """
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import torch
 from sklearn.datasets import make_moons
@@ -18,7 +20,9 @@ import skest
 X, y = make_moons(600, noise=0.2, random_state=0)
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(
+    features: torch.Tensor, labels: Any, mode: skest.ModeKeys, params: dict[str, Any]
+) -> Any:
     """A network with one hidden layer of sines."""
     network = torch.nn.Sequential(
         torch.nn.Linear(features.shape[1], params["units"]),
@@ -32,7 +36,7 @@ def model_fn(features, labels, mode, params):
 class Sine(torch.nn.Module):
     """The sine, which torch has as a function only."""
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sin()
 
 
@@ -49,6 +53,6 @@ figure, ax = plt.subplots(figsize=(6, 4))
 DecisionBoundaryDisplay.from_estimator(
     search, X, response_method="predict_proba", ax=ax, cmap="RdBu", alpha=0.7
 )
-ax.scatter(*X.T, c=y, s=8, cmap="RdBu", edgecolors="k", linewidths=0.3)
+ax.scatter(X[:, 0], X[:, 1], c=y, s=8, cmap="RdBu", edgecolors="k", linewidths=0.3)
 figure.tight_layout()
 plt.show()

@@ -18,6 +18,7 @@ Usage: python examples/sequences.py [--rows 8000] [--seed 0]
 import argparse
 import time
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,7 +45,7 @@ def risk(events: list[str], rest: list[float], age: int) -> float:
         weak = event == "surgery" or (weak and event != "physiotherapy")
         falls += weak and event == "fall"
         infected &= days < 30
-    return 1 / (1 + np.exp(2.5 - 4 * infected - 2 * falls - 0.05 * (age - 65)))
+    return float(1 / (1 + np.exp(2.5 - 4 * infected - 2 * falls - 0.05 * (age - 65))))
 
 
 def simulate(n_rows: int, seed: int) -> tuple[pd.DataFrame, np.ndarray, np.ndarray]:
@@ -81,7 +82,7 @@ def without_rest(X: pd.DataFrame) -> pd.DataFrame:
     return X.assign(**{"days of rest": X["days of rest"].map(sum)})
 
 
-def models(seed: int) -> dict[str, object]:
+def models(seed: int) -> dict[str, Any]:
     return {
         "RNNClassifier": RNNClassifier(
             cell_type="gru", optimizer="adam", learning_rate=0.003,
@@ -106,7 +107,6 @@ def report(name: str, y: np.ndarray, probability: np.ndarray, seconds: float) ->
     print(f"{name:<27}" + "".join(f" {s:8.3f}" for s in scores) + f" {seconds:8.1f}")
 
 
-@threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--rows", type=int, default=8000)
@@ -129,4 +129,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(limits=1):  # for a fair comparison of times
+        main()

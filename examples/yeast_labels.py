@@ -17,6 +17,7 @@ import gzip
 import io
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +59,7 @@ def load(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return table.iloc[:, :N_FEATURES].astype(float), labels.astype(int)
 
 
-def models(seed: int) -> dict[str, object]:
+def models(seed: int) -> dict[str, Any]:
     network = DNNClassifier(
         optimizer="adam", learning_rate=0.001, max_iter=60, random_state=seed
     )
@@ -82,7 +83,6 @@ def models(seed: int) -> dict[str, object]:
     }
 
 
-@threadpool_limits.wrap(limits=1)  # for a fair comparison of times
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--data", type=Path, default=BESIDE)
@@ -114,4 +114,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with threadpool_limits(limits=1):  # for a fair comparison of times
+        main()

@@ -48,12 +48,16 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> 
     if options.example is not None:
         table = read_table(options.example, options.separator)
         example = features_of(table, report)[:_N_EXAMPLES]
+    if not options.json:
+        print(
+            "Writing the model, and comparing its answers with those of the export ..."
+        )
     version = model.export(options.output, example=example)
     if options.json:
         print_json({"version": version})
         return 0
     size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
-    print(f"Wrote {version} ({size / 1024:,.0f} KiB); its answers were compared")
+    print(f"Wrote {version} ({size / 1024:,.0f} KiB); its answers are the same")
     name = Path(options.output).absolute().name
     print(f"Serve it:  skest serve {shlex.quote(options.output)}")
     loaded = load(version, verify=False)

@@ -5,6 +5,7 @@ import argparse
 import ast
 import contextlib
 import errno
+import importlib
 import json
 import os
 import sys
@@ -18,7 +19,6 @@ import joblib
 import numpy as np
 import pandas as pd
 
-import skest  # lazily; what is wrong with the arguments is said before torch is there
 from skest._version import __version__
 from skest.command_line.evaluate import metrics_of
 from skest.command_line.tables import (
@@ -36,11 +36,12 @@ from skest.core.arguments import ArgumentParser
 from skest.core.files import explained, remove_directory, write_directory
 
 PICTURE = "training_curve.png"
+# Imported when there is a table, as in `program`: wrong arguments are told at once.
 _MODELS = {
-    "wide-deep": "DNNLinearCombined",
-    "dnn": "DNN",
-    "linear": "Linear",
-    "baseline": "Baseline",
+    "wide-deep": ("skest.adapters.dnn_linear", "DNNLinearCombined"),
+    "dnn": ("skest.adapters.dnn", "DNN"),
+    "linear": ("skest.adapters.linear", "Linear"),
+    "baseline": ("skest.adapters.baseline", "Baseline"),
 }
 # Numbers of so few kinds are taken for classes.
 _MOST_NUMBERED_CLASSES = 20
@@ -218,7 +219,8 @@ def _read_by(model: Any, X: pd.DataFrame) -> list[str]:
 
 def _estimator(options: argparse.Namespace, task: str) -> Any:
     kind = "Regressor" if task == "regression" else "Classifier"
-    model = getattr(skest, f"{_MODELS[options.model]}{kind}")()
+    module, name = _MODELS[options.model]
+    model = getattr(importlib.import_module(module), f"{name}{kind}")()
     parameters = {"random_state": options.seed, "verbose": int(not options.quiet)}
     for setting in options.set:
         name, equals, text = setting.partition("=")
