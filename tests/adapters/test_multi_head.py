@@ -204,7 +204,7 @@ WRONG = {
     "number of weights": ({"head_weights": [1.0]}, "each of the 5 heads; got 1"),
     "negative weight": (
         {"head_weights": {"price": -1.0}},
-        "'head_weights' of MultiHead .* must be a finite number of at least 0",
+        "'head_weights' of MultiHead.* must be a finite number of at least 0",
     ),
     "strings as numbers": ({"heads": {"sign": "regression"}}, "Target 'sign'.*numbers"),
     "numbers as labels": (
