@@ -69,8 +69,8 @@ def public_names():
 
 def test_public_names_are_those_of_the_list():
     found, listed = set(public_names()), set(LIST.read_text().splitlines())
-    assert not listed - found, "These names are gone, or have other arguments."
-    assert not found - listed, "These names are new, or have other arguments."
+    assert sorted(listed - found) == [], "These are gone, or have other arguments."
+    assert sorted(found - listed) == [], "These are new, or have other arguments."
 
 
 if __name__ == "__main__":
