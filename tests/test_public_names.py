@@ -45,6 +45,9 @@ def members(cls):
             continue
         for name, value in vars(owner).items():
             value = getattr(value, "__func__", value)
+            hooked = getattr(value, "hooked", False)  # by PyTorch, where it is used
+            if hooked and value.__qualname__ != f"{owner.__qualname__}.{name}":
+                continue
             if name.startswith("_") or inspect.isdatadescriptor(value):
                 continue
             if callable(value):
