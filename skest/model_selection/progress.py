@@ -11,10 +11,8 @@ import numpy as np
 from skest.adapters.epochs import duration
 from skest.core.voice import Listener
 
-_FIRST, _SHARE = (
-    2.0,
-    0.1,
-)  # seconds until the first line, and time between, of the whole
+_FIRST = 2.0  # seconds until the first line
+_SHARE = 0.1  # of the time so far, until the next
 
 
 class SearchProgress(Listener):
