@@ -15,7 +15,7 @@ import numpy as np
 from skest.config.cluster import ClusterSpec, TaskConfig, task_from_env
 from skest.config.strategies import DataParallel, Strategy
 from skest.core.checks import check_choice, check_integer, check_positive
-from skest.core.tf_names import FormerArguments
+from skest.core.former_arguments import FormerArguments
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from skest.core.checks import check_choice, check_integer, check_positive
-from skest.core.tf_names import former_arguments
+from skest.core.former_arguments import former_arguments
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,

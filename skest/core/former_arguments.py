@@ -22,7 +22,7 @@ def former_arguments(**former: str) -> Callable[[_F], _F]:
 
     Examples
     --------
-    >>> from skest.core.tf_names import former_arguments
+    >>> from skest.core.former_arguments import former_arguments
     >>> @former_arguments(normalizer_fn="use 'normalizer'")
     ... def column(key, normalizer=None):
     ...     return key
