@@ -285,7 +285,6 @@ class OptimizerParameters(TrainingParameters):
 _FROM_HEAD = "give a head that has it to skest.DNNEstimator and its siblings"
 _EPOCHS = "use 'max_iter'"
 _RATE = "use 'learning_rate', of a wide & deep model 'dnn_learning_rate'"
-_TO_CONSTRUCTOR = "give it to the constructor of the estimator"
 _NO_PARTITIONER = "leave it out: parameter servers divide tables by rows"
 
 FORMER_ARGUMENTS = {

@@ -61,7 +61,7 @@ class Exporter(FormerArguments, ABC):
     _former_arguments: ClassVar[Mapping[str, str]] = {
         "as_text": "leave it out",
         "assets_extra": "use 'assets'",
-        "event_file_pattern": "leave it out: a file keeps the best result",
+        "event_file_pattern": "leave it out: each version has the result of its evaluation",
         "serving_input_receiver_fn": _RAW,
     }
 
@@ -151,7 +151,7 @@ class _Exporting(Exporter):
             version: Path = estimator.export(
                 export_path,
                 checkpoint_path=checkpoint_path,
-                assets={_RESULT: result, **self._assets},
+                assets={**self._assets, _RESULT: result},
                 format=self._format,
             )
         if self._exports_to_keep is not None:

@@ -215,6 +215,8 @@ def _write_model(proto: Any, directory: Path) -> None:
         save_as_external_data=size > _LARGE,
         location=_WEIGHTS,
     )
+    if size > _LARGE:  # onnx keeps it from all others, whatever the umask is
+        (directory / _WEIGHTS).chmod((directory / MODEL).stat().st_mode)
 
 
 def _manifest(exported: Exported) -> dict[str, Any]:

@@ -194,7 +194,10 @@ def check_can_average(estimator: Any, y: Any) -> None:
     y : labels
         Of the search.
     """
-    kind = type_of_target(y, input_name="y", raise_unknown=True)
+    try:
+        kind = type_of_target(y, input_name="y", raise_unknown=True)
+    except TypeError:  # it cannot sort what is in them
+        kind = "numbers and strings"
     if is_classifier(estimator):
         fits = kind in ("binary", "multiclass") and hasattr(estimator, "predict_proba")
     else:

@@ -11,6 +11,8 @@ import numpy as np
 from skest.adapters.epochs import duration
 from skest.core.voice import Listener
 
+#: In a result: the task was not done, because of Ctrl-C or the time limit.
+UNFINISHED = "unfinished"
 _FIRST = 2.0  # seconds until the first line
 _SHARE = 0.1  # of the time so far, until the next
 
@@ -74,11 +76,11 @@ class SearchProgress(Listener):
 
     def _score(self, tasks: Sequence[Any]) -> float | None:
         """Return the mean score of a candidate, None if it is not done."""
-        if any(task.result is None for task in tasks):
-            return None
         found = []
         for task in tasks:
             given = isinstance(task.result, Mapping)
+            if task.result is None or (given and UNFINISHED in task.result):
+                return None
             score = task.result.get("test_scores", np.nan) if given else np.nan
             if isinstance(score, Mapping):
                 score = score[self._name or next(iter(score))]

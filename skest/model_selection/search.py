@@ -15,7 +15,8 @@ from sklearn.utils import indexable
 from skest.core.checks import each_once, warn
 from skest.core.sklearn_compat import Interval
 from skest.model_selection.ensemble import check_can_average, greedy_ensemble
-from skest.model_selection.together import UNFINISHED, Together
+from skest.model_selection.progress import UNFINISHED
+from skest.model_selection.together import Together
 
 _ROUNDS = 32  # as TabPack has (arXiv 2607.05380)
 
@@ -100,6 +101,7 @@ class _Search:
         """
         self._validate_params()  # type: ignore[attr-defined]
         self._members: list[Any] = []
+        vars(self).pop("ensemble_score_", None)  # of an earlier fit
         self._together = Together(
             self.n_jobs,
             partial=True,

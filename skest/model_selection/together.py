@@ -27,12 +27,10 @@ from skest.core.interrupts import raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
 from skest.core.voice import Listener, heard_by
 from skest.model_selection.fit_many import fit_many
-from skest.model_selection.progress import SearchProgress
+from skest.model_selection.progress import UNFINISHED, SearchProgress
 
 _logger = logging.getLogger("skest")
 
-#: In a result: the task was not done, because of Ctrl-C or the time limit.
-UNFINISHED = "unfinished"
 _ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
 _FIRST = 8  # candidates, one if time is limited; as many again, and so on
 _MOST_CELLS = 2**25  # of tables that are put together: 256 MiB

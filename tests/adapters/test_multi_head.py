@@ -134,6 +134,12 @@ def test_missing_labels_count_for_nothing(X, y):
     assert model.score(X, gaps) == pytest.approx(np.mean(scores))
 
 
+def test_missing_classes_are_left_out_of_the_calibration(X, y):
+    gaps = y[["price"]].assign(sign=y["sign"].where(np.arange(N) % 7 > 0))
+    model = MultiHeadEstimator(max_iter=2, random_state=0).fit(X, gaps)
+    assert set(model.predict(X)["sign"]) <= set(y["sign"])
+
+
 def test_a_head_without_known_labels_has_no_score(X, y, fitted):
     unknown = y.assign(price=np.nan)
     one = y.assign(price=y["price"].where(np.arange(N) == 3))

@@ -278,11 +278,12 @@ def with_hook(when, act):
     return clone(MODEL).set_params(hooks=[InTraining(when, act)])
 
 
-def test_ctrl_c_returns_what_is_done(cancer):
+def test_ctrl_c_returns_what_is_done(cancer, capsys):
     model, grid = with_hook(6, press_ctrl_c), {"max_iter": [1, 2, 3, 4]}
-    search = GridSearchCV(model, grid, cv=2, **ONE_BY_ONE)
+    search = GridSearchCV(model, grid, cv=2, verbose=1, **ONE_BY_ONE)
     with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 2 of 4 candidates"):
         search.fit(*cancer)
+    assert "2 of 4 candidates done" in capsys.readouterr().out
     assert [c["max_iter"] for c in search.cv_results_["params"]] == [1, 2]
     assert search.predict(cancer[0]).shape == cancer[1].shape
     with pytest.raises(KeyboardInterrupt):

@@ -115,7 +115,8 @@ class ClassTarget(Target):
     ) -> TargetScale | None:
         """Return the scale that temperature scaling gives."""
         logits = predictions[PredictionKeys.LOGITS]
-        temperature = temperature_of(logits, labels, weight)
+        # Among several targets, labels that are missing have made floats of the others.
+        temperature = temperature_of(logits, labels.astype(np.int64), weight)
         if temperature == 1:
             return None
         none = TargetScale.none(logits.shape[1])

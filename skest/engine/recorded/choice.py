@@ -126,7 +126,7 @@ def make_inference(
     spec : EstimatorSpec
         Model of mode EVAL or PREDICT, restored. Nobody may change it any more.
     compute : callable
-        ``compute(data, option)``, see `skest.engine.recorded.Inference`.
+        ``compute(data, option)``, see `skest.engine.recorded.inference.Inference`.
     *called : callable or None
         What of `spec` it calls beside the network.
 
