@@ -64,6 +64,8 @@ def test_weights_beside_the_graph_if_they_are_large(tmp_path, monkeypatch):
     version = model.export(tmp_path)
     assert (version / "model.onnx").stat().st_size < 100_000
     assert (version / "weights.bin").stat().st_size > 4 * 256 * 128
+    modes = {file.stat().st_mode for file in version.iterdir() if file.is_file()}
+    assert len(modes) == 1  # who reads one file reads all
     loaded = export.load(version)
     shutil.rmtree(version)  # a server may ask it still
     assert_same(loaded.predict_proba(X), model.predict_proba(X))
