@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -63,6 +64,16 @@ def answer(home, line, capsys):
     """Return what a command answers in JSON."""
     assert run(home, f"{line} --json") == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_the_module_runs():
+    done = subprocess.run(
+        [sys.executable, "-m", "skest", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"skest {skest.__version__}\n"
 
 
 @pytest.mark.skipif(not PROJECT.exists(), reason="tests run outside a checkout")
@@ -145,7 +156,7 @@ def test_numbers_are_predicted(home, capsys):
     [
         ("train no.csv --target a -o m", "'no.csv' can't be read: No such file"),
         ("train empty.csv --target a -o m", "'empty.csv' is no table"),
-        ("train people.csv --target Rich -o m", "Did you mean 'rich'?"),
+        ("train people.csv --target RICH -o m", "mean 'rich'? There is: id, age, city"),
         ("train semicolons.csv --target b -o m", "give their --separator"),
         ("train people.csv --target rich -o other", "something else at 'other'"),
         ("train people.csv --target rich -o model", "or --overwrite"),
@@ -164,6 +175,8 @@ def test_numbers_are_predicted(home, capsys):
         ("predict other new.csv", "There is no model in 'other'"),
         ("predict model semicolons.csv", "no column 'age' for the model"),
         ("predict model new.csv -o no/where.csv", "was not written"),
+        ("predict model new.csv -o a.xlsx", "ends with .csv or .parquet"),
+        ("export model -o model", "'model' is the directory of a model"),
         ("export other -o x", "There is no model in 'other'"),
         ("inspect no", "There is no directory 'no'"),
         ("inspect other", "is no model of `skest train`"),
@@ -178,6 +191,34 @@ def test_wrong_input_gets_one_line(home, line, message, capsys):
     assert message in said
     assert "Saved" not in out
     assert not (home / "m").exists()
+
+
+def test_the_target_is_never_suggested_as_a_feature(tmp_path, capsys):
+    (tmp_path / "train.csv").write_text("price,prices,rise\n" + "1,2.5,3\n2,3,4\n" * 9)
+    (tmp_path / "new.csv").write_text("prices,rise,Rice\n2.5,3,4\n")
+    line = "train train.csv --target prices --task regression --model baseline -o model"
+    assert run(tmp_path, line) == 0
+    assert run(tmp_path, "predict model new.csv") == 2
+    said = capsys.readouterr().err
+    assert "for the model. Did you mean 'Rice'? There is: prices, rise, Rice" in said
+
+
+def test_it_goes_on_when_nobody_reads(home, monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    for line in (
+        "train names.csv --target a --task regression --model baseline -o piped",
+        "predict model new.csv -o piped.csv",
+        "inspect model",
+    ):
+        with open(os.dup(writer), "w", buffering=1) as out, monkeypatch.context() as m:
+            m.setattr("sys.stdout", out)
+            assert run(home, line) == 0
+    os.close(writer)
+    monkeypatch.setattr("sys.stdout", None)
+    assert run(home, "inspect model") == 0
+    assert (home / "piped" / "report.json").exists()
+    assert (home / "piped.csv").exists()
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ LAYERS = [
     {"adapters"},
     {"model_selection"},
     {"displays"},
-    {"command_line"},
+    {"command_line", "__main__"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
 

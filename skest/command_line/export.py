@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from skest.command_line.tables import (
+    MODEL,
     add_json_option,
     add_separator,
     features_of,
@@ -43,6 +44,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> 
     add_separator(parser)
     add_json_option(parser)
     options = parser.parse_args(arguments)
+    if (Path(options.output) / MODEL).exists():
+        raise FileExistsError(
+            f"{options.output!r} is the directory of a model. Give the versions another "
+            f"one, as -o {Path(options.output).absolute().name}-export."
+        )
     model, report = load_model(options.model)
     example = None
     if options.example is not None:

@@ -8,6 +8,7 @@ import pandas as pd
 from skest.command_line.tables import (
     add_json_option,
     add_table_options,
+    check_writable,
     column_of,
     features_of,
     load_model,
@@ -42,6 +43,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest predict") ->
     )
     add_json_option(parser)
     options = parser.parse_args(arguments)
+    if options.output is not None:
+        check_writable(options.output)
     model, report = load_model(options.model)
     table = read_table(options.data, options.separator)
     kept = {name: column_of(table, name, "--keep") for name in options.keep}

@@ -2,11 +2,14 @@
 """The program: finds the command, and says in one line what went wrong."""
 
 import argparse
+import contextlib
 import importlib
+import io
 import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from skest._version import __version__
 from skest.core.arguments import ArgumentParser
@@ -71,19 +74,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> int:
-    with warnings.catch_warnings():
+    with (
+        contextlib.redirect_stdout(_Answer(sys.stdout)) as answer,
+        contextlib.redirect_stderr(_Answer(sys.stderr)),
+        warnings.catch_warnings(),
+    ):
         warnings.showwarning = lambda message, *_, **__: _say("warning", str(message))
         try:
-            return command(arguments, prog=prog)
+            status = command(arguments, prog=prog)
+            answer.flush()
+            return status
         except KeyboardInterrupt:
             _say(prog, "interrupted")
             return 130
-        except BrokenPipeError:  # whoever reads has seen enough, as `| head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
         except (ImportError, MemoryError, OSError, TypeError, ValueError) as error:
             _say(f"{prog}: error", _text(error))
             return 2
+
+
+class _Answer:
+    """A standard stream whose reader may have seen enough, as `| head`.
+
+    What else is said goes nowhere then: a model is trained and saved all the same.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = io.StringIO() if stream is None else stream  # closed: `>&-`
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except BrokenPipeError:
+            self._end()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._end()
+
+    def _end(self) -> None:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), self._stream.fileno())
 
 
 def _text(error: BaseException) -> str:

@@ -4,7 +4,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,18 @@ def read_table(path: str, separator: str = ",") -> pd.DataFrame:
     return table
 
 
-def column_of(table: pd.DataFrame, name: str, option: str) -> pd.Series:
-    """Return a column that an option names."""
+def column_of(
+    table: pd.DataFrame, name: str, option: str, others: Collection[str] = ()
+) -> pd.Series:
+    """Return a column that an option names, and that is none of some others."""
     if name not in table:
-        near = get_close_matches(name, table.columns, 1, 0.6)
-        shown = ", ".join(table.columns[:20]) + (", …" if table.shape[1] > 20 else "")
-        hint = f"Did you mean {near[0]!r}?" if near else f"There is: {shown}"
+        free = {c.lower(): c for c in table.columns if c not in others}
+        near = get_close_matches(name.lower(), free, 1, 0.75)
+        shown = [column[:40] for column in table.columns[:20]]
+        more = ", …" if table.shape[1] > len(shown) else ""
+        hint = f"There is: {', '.join(shown)}{more}"
+        if near:
+            hint = f"Did you mean {free[near[0]]!r}? {hint}"
         if table.shape[1] == 1:
             hint = (
                 f"Its only one is {table.columns[0][:40]!r}. If these are several, give "
@@ -118,9 +124,18 @@ def features_of(table: pd.DataFrame, report: Mapping[str, Any]) -> pd.DataFrame:
 
     Those that it does not read, such as ids that were left out, may be missing.
     """
+    known = {*report["features"], report["target"]}
     for name in report["reads"]:
-        column_of(table, name, "the model")
+        column_of(table, name, "the model", known)
     return table.reindex(columns=report["features"])
+
+
+def check_writable(path: str) -> None:
+    """Raise ValueError unless `write_rows` writes what the name of a file says."""
+    if not path.lower().endswith((".csv", *_PARQUET)):
+        raise ValueError(
+            f"{path!r} can't be written: give a name that ends with .csv or .parquet."
+        )
 
 
 def write_rows(table: pd.DataFrame, path: str | None) -> None:

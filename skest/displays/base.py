@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all displays have in common."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
@@ -62,6 +63,28 @@ def check_one_of(value: Any, name: str, choices: Any) -> None:
         plain = (c.item() if hasattr(c, "item") else c for c in choices)  # of NumPy
         known = ", ".join(map(repr, plain)) or "none"
         raise ValueError(f"There is no {name} {value!r}; there is {known}.")
+
+
+def position_of(target: Any, names: Sequence[Any]) -> int:
+    """Return the position of a target, which is a name or a position.
+
+    Raises
+    ------
+    ValueError
+        If there is none such, or it is None and there are several.
+    """
+    if target is None and len(names) > 1:
+        *some, last = map(repr, names)
+        known = f"{', '.join(some)} or {last}"
+        raise ValueError(
+            f"Several numbers are predicted; choose one with target={known}."
+        )
+    if target is None:
+        return 0
+    if target not in names and target in range(len(names)):
+        return int(target)
+    check_one_of(target, "target", names)
+    return list(names).index(target)
 
 
 def title_of(label: Any, classes: Any) -> str:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ColumnEffectDisplay`: how predictions change with one column of a table."""
 
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skest.displays.base import Display, check_one_of, title_of
+from skest.displays.base import Display, check_one_of, position_of, title_of
 
 _MISSING = "missing"
 _MOST_LETTERS = 30
@@ -111,8 +112,8 @@ class ColumnEffectDisplay(Display):
             A column of X.
         target : object, default=None
             The class whose probability is drawn, as the title says; None is the last in
-            ``classes_``, of two the positive one. Of a regressor of several numbers, the
-            position of one.
+            ``classes_``, of two the positive one. Of several predicted numbers, the
+            position of one, or its name where `predict` gives names.
         response_method : {"auto", "predict_proba", "decision_function", "predict"}, \
 default="auto"
             "auto" is "predict_proba" of a classifier and "predict" of others.
@@ -135,8 +136,8 @@ default="auto"
         Raises
         ------
         ValueError
-            If there is no such column or class, or there are several numbers and no
-            `target`.
+            If there is no such column or class, there are several numbers and no
+            `target`, or classes are predicted and no probabilities.
         TypeError
             If X has no columns by name.
         ImportError
@@ -258,17 +259,18 @@ def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
     if method == "auto":
         method = "predict_proba" if is_classifier(estimator) else "predict"
     if method == "predict":
-        if target is None:
-            return estimator.predict, "mean prediction", ""
+        title = f"target {target}" if isinstance(target, str) else f"number {target}"
 
         def one(X: Any) -> Any:
-            found = np.asarray(estimator.predict(X))
-            n_numbers = found.shape[1] if found.ndim == 2 else 1
-            check_one_of(target, "target", range(n_numbers))
-            return found.reshape(len(found), -1)[:, target]
+            return _numbers(estimator.predict(X), target)
 
-        return one, "mean prediction", f"number {target}"
-    classes = list(estimator.classes_)
+        return one, "mean prediction", "" if target is None else title
+    classes = list(getattr(estimator, "classes_", ()))
+    if not classes or any(label is None or np.ndim(label) for label in classes):
+        raise ValueError(
+            f"response_method={method!r} is for a classifier of one target; this "
+            f"{type(estimator).__name__} is none. Take response_method='predict'."
+        )
     label = classes[-1] if target is None else target
     check_one_of(label, "class", classes)
     index = classes.index(label)
@@ -281,6 +283,36 @@ def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
 
     kind = "probability" if method == "predict_proba" else "decision"
     return answer, f"mean {kind} of {label!s}", title_of(label, classes)
+
+
+def _numbers(found: Any, target: Any) -> pd.Series:
+    """Return what was predicted for a target, which must be numbers."""
+    if not isinstance(found, pd.DataFrame | Mapping):
+        found = np.asarray(found)
+        found = dict(enumerate(found.reshape(len(found), -1).T))
+    names = list(found)
+    numbers = {
+        name: cells
+        for name in names
+        if np.ndim(found[name]) == 1
+        and pd.api.types.is_numeric_dtype(
+            cells := pd.Series(np.asarray(found[name])).infer_objects()
+        )
+    }
+    if not numbers:
+        raise ValueError(
+            "Classes are predicted, which have no mean. Of a classifier of one target "
+            "draw the probability of a class: response_method='predict_proba'."
+        )
+    is_open = target is None and len(numbers) < len(names)
+    name = None if is_open else names[position_of(target, names)]
+    if name not in numbers:
+        known = ", ".join(map(repr, numbers))
+        raise ValueError(
+            "Classes are predicted, which have no mean, and numbers, of which one can be "
+            f"drawn: target={known}."
+        )
+    return numbers[name]
 
 
 def _mean_answers(
@@ -296,11 +328,6 @@ def _mean_answers(
         cells = [value for value in block for _ in range(len(table))]
         rows[column] = _as_before(pd.Series(cells, dtype=object), table[column].dtype)
         found = np.asarray(answer(rows), dtype=np.float64)
-        if found.ndim > 1:
-            raise ValueError(
-                "ColumnEffectDisplay draws one prediction for each row, and there are "
-                f"{found.shape[1:]}. Choose one by its position: target=0."
-            )
         means.append(found.reshape(len(block), -1).mean(axis=1))
     return np.concatenate(means)
 

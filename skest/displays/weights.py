@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.adapters.linear import linear_weights
-from skest.displays.base import Display, check_one_of, skest_estimator, title_of
+from skest.displays.base import (
+    Display,
+    check_one_of,
+    position_of,
+    skest_estimator,
+    title_of,
+)
 
 _MOST_LETTERS = 40
 
@@ -118,8 +124,8 @@ class WeightsDisplay(Display):
             row, what = classes.index(label), f"weight for {label}"
             title = title_of(label, classes)
         elif len(weights) > 1 or target is not None:
-            check_one_of(target, "target", range(len(weights)))
-            row, title = target, f"number {target}"
+            row = position_of(target, range(len(weights)))
+            title = f"number {row}"
         if len(classes) == 2 and len(weights) == 1:  # one logit, that of the second
             weights, row = weights if row else -weights, 0
         chosen = weights[row]

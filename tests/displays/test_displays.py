@@ -21,6 +21,7 @@ from skest import (
     DNNRegressor,
     LinearClassifier,
     LinearRegressor,
+    MultiHeadEstimator,
 )
 from skest.displays import (
     ColumnEffectDisplay,
@@ -154,10 +155,30 @@ def test_the_title_says_which_of_several(table):
         assert oslo.ax_.get_title() == "class Oslo (one of 4)"
         assert oslo.what.endswith(" Oslo")
         assert draw(numbers, target=1).ax_.get_title() == "number 1"
-        with pytest.raises(ValueError, match=r"target=0|there is 0, 1"):
+        with pytest.raises(ValueError, match=r"choose one with target=0 or 1\."):
             draw(numbers)
         with pytest.raises(ValueError, match=r"no target 2; there is 0, 1"):
             draw(numbers, target=2)
+
+
+def test_effects_on_several_heads(table):
+    X = table[0][["rooms", "age"]]
+    y = pd.DataFrame({"kind": table[1], "price": 9.0 * X["rooms"]})
+    model = MultiHeadEstimator(max_iter=2, random_state=0).fit(X, y)
+
+    def draw(**options):
+        return ColumnEffectDisplay.from_estimator(model, X, "rooms", **options)
+
+    by_name = draw(target="price")
+    assert by_name.ax_.get_title() == "target price"
+    np.testing.assert_array_equal(by_name.effects, draw(target=1).effects)
+    for target in (None, "kind", 0):
+        with pytest.raises(ValueError, match=r"Classes .* drawn: target='price'\."):
+            draw(target=target)
+    with pytest.raises(ValueError, match="no target 'x'; there is 'kind', 'price'"):
+        draw(target="x")
+    with pytest.raises(ValueError, match="for a classifier of one target"):
+        draw(response_method="predict_proba")
 
 
 def test_the_effect_is_that_of_scikit_learn(model, table):
@@ -190,6 +211,8 @@ def test_wrong_effects(model, table):
         ColumnEffectDisplay.from_estimator(model, X, "x")
     with pytest.raises(ValueError, match="no class 'big'; there is 'cheap', 'dear'"):
         ColumnEffectDisplay.from_estimator(model, X, "age", target="big")
+    with pytest.raises(ValueError, match="no mean.*response_method='predict_proba'"):
+        ColumnEffectDisplay.from_estimator(model, X, "age", response_method="predict")
     with pytest.raises(TypeError, match="of a DataFrame or a dict of arrays; got nd"):
         ColumnEffectDisplay.from_estimator(model, np.eye(3), "x")
     with pytest.raises(NotFittedError):
