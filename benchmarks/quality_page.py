@@ -315,6 +315,7 @@ def write(path: Path, n_rows: int) -> Path:
     names = list(dict.fromkeys(model for own in tables.values() for model in own))
     ablated = [name for name in names if name.startswith("DNN: ")]
     models = [name for name in names if name not in ablated]
+    fitted_there = [m for m in models if any(m in own for own in unseen.values())]
     lines = [
         line
         for name in models
@@ -335,8 +336,8 @@ def write(path: Path, n_rows: int) -> Path:
         ablations=_ablations(tables, ablated),
         n_unseen=len(unseen),
         unseen_seeds=f"Means over {_n_seeds(unseen)} seeds." if unseen else "",
-        unseen=_overall(unseen, models) if unseen else "",
-        unseen_loss=_scores(unseen, models, ("loss",), min) if unseen else "",
+        unseen=_overall(unseen, fitted_there) if unseen else "",
+        unseen_loss=_scores(unseen, fitted_there, ("loss",), min) if unseen else "",
         machine=machine.machine(),
         commits=", ".join(commits),
     )
