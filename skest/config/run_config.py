@@ -181,7 +181,7 @@ class RunConfig(FormerArguments):
         but not what the model is made of. "auto" does so for what PyTorch and skest have
         built: networks, losses, optimizers, schedules and hooks. With a hook, module,
         loss or optimizer of one's own steps are eager. Recording has to be worth it, too:
-        there must be at least 60 steps.
+        there must be at least 30 steps.
 
         What cannot be recorded is eager, and the logger "skest" tells once why: at level
         WARNING if "graph" was asked for, else INFO; for predictions at level DEBUG. That

@@ -31,9 +31,9 @@ from skest.spec import EstimatorSpec
 
 _logger = logging.getLogger("skest")
 
-# Recording costs as much as some 25 steps take longer when they are eager. Where nobody
+# Recording costs as much as 20 to 25 steps take longer when they are eager. Where nobody
 # knows how many steps there will be, it is begun when that much may be lost already.
-_WORTH_RECORDING = 60
+_WORTH_RECORDING = 30
 _EAGER_STEPS = 20
 # To record predictions costs as much as so many small batches take longer without.
 _EAGER_INFERENCES = 60

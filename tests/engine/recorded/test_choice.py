@@ -220,7 +220,7 @@ def test_who_wants_all_gradients_gets_eager_steps():
         ("graph", 5, 30 - 2),
         ("auto", 1000, 30 - 2),
         ("auto", None, 30 - 21),
-        ("auto", 59, 0),
+        ("auto", 29, 0),
     ],
 )
 def test_when_steps_are_replayed(execution, n_steps, n_replayed):
