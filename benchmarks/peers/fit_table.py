@@ -50,6 +50,9 @@ def main():
             levels = pd.api.types.union_categoricals([X[name], X_test[name]]).categories
             X[name] = X[name].cat.set_categories(levels)
             X_test[name] = X_test[name].cat.set_categories(levels)
+    if model not in MODULES:  # those of pytabkit take no gaps
+        median = X.median(numeric_only=True)
+        X, X_test = X.fillna(median), X_test.fillna(median)
     y = np.load("y.npy")
     columns = y.T if task == "labels" else [y]
     predicted, seconds = [], 0.0
