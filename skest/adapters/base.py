@@ -6,6 +6,7 @@ open, and then a core `Estimator` trains and predicts. Subclasses say which netw
 there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target`).
 """
 
+import functools
 import inspect
 import os
 from abc import abstractmethod
@@ -57,6 +58,13 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
+@functools.cache
+def _parameter_names(cls: Any) -> list[str]:
+    # A signature takes long to read, and a fit or a clone asks for it several times.
+    names: list[str] = super(SkestEstimator, cls)._get_param_names()
+    return names
+
+
 class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
     """What the estimators of skest have in common; not for direct use."""
 
@@ -66,6 +74,10 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _scale: TargetScale | None
+
+    @classmethod
+    def _get_param_names(cls) -> list[str]:
+        return list(_parameter_names(cls))
 
     # What subclasses define
 

@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 _BLOCK = 2**16  # numbers of a piece
-_SMALL = 2**18  # of a matrix that is taken as a whole
 
 
 def mean_and_scale(
@@ -34,8 +33,8 @@ def mean_and_scale(
 
     Notes
     -----
-    A large matrix without gaps is gone through in pieces, whose sums are joined as by
-    Chan, Golub and LeVeque (1982), instead of making copies of it.
+    A matrix without gaps is gone through in pieces, whose sums are joined as by Chan,
+    Golub and LeVeque (1982), instead of making copies of it.
 
     Examples
     --------
@@ -49,7 +48,7 @@ def mean_and_scale(
     if weight is not None and np.ptp(weight) == 0:
         weight = None
     with np.errstate(over="ignore", invalid="ignore"):
-        if weight is None and missing is None and values.size > _SMALL:
+        if weight is None and missing is None:
             return _by_pieces(values)
         known = with_gaps(values, missing)
         scaler = StandardScaler().fit(known, sample_weight=weight)
