@@ -18,10 +18,12 @@ import torch
 from joblib import Parallel, cpu_count, delayed
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import KFold
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
 
 from benchmarks import tables
 from benchmarks.contenders import with_skest, with_sklearn
+from skest.model_selection import GridSearchCV as TogetherCV
 from skest.model_selection import fit_many
 
 N_ROUNDS = 3
@@ -102,6 +104,36 @@ def case(title: str, hidden: tuple[int, ...], n_candidates: int, n_folds: int) -
     )
 
 
+def census(n_candidates: int = 24, n_folds: int = 3, n_epochs: int = 3) -> None:
+    """Print the seconds of searches over Census income, from raw strings."""
+    data = tables.census()
+    rates = np.logspace(-4, -2, n_candidates)
+    own = with_skest.one_hot_network(512, n_epochs, data.numbers, data.strings)
+    theirs = make_pipeline(
+        with_sklearn.one_hot(data.numbers, data.strings),
+        with_sklearn.network(512, n_epochs),
+    )
+    searches = {
+        "scikit-learn's MLP": GridSearchCV(
+            theirs, {"mlpclassifier__learning_rate_init": rates}
+        ),
+        "skest, one after the other": GridSearchCV(own, {"learning_rate": rates}),
+        "skest.model_selection": TogetherCV(own, {"learning_rate": rates}),
+    }
+    print(f"\nCensus, {n_candidates} candidates x {n_folds} folds, {n_epochs} epochs")
+    found = {}
+    for name, search in searches.items():
+        search.set_params(
+            cv=n_folds, n_jobs=cpu_count(), refit=False, scoring="neg_log_loss"
+        )
+        start = time.perf_counter()
+        found[name] = fit_quietly(search, data.X, data.y).cv_results_
+        print(f"{name:<28}{time.perf_counter() - start:>10.1f}")
+    _, alone, at_once = (results["mean_test_score"] for results in found.values())
+    is_same = (np.argsort(alone) == np.argsort(at_once)).all()
+    print(f"same order: {is_same}; scores differ by {np.abs(alone - at_once).max():g}")
+
+
 def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)
@@ -109,6 +141,7 @@ def main() -> None:
     print(f"30 numbers, 2,048 rows, {N_EPOCHS} epochs of batches of 128; seconds")
     case("20 candidates x 5 folds, layers of 128 and 64", (128, 64), 20, 5)
     case("64 candidates, one layer of 32", (32,), 64, 1)
+    census()
 
 
 if __name__ == "__main__":

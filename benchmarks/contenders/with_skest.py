@@ -62,12 +62,19 @@ def fit_one_hot(
     strings: Sequence[str],
 ) -> Predictor:
     """Train a network on scaled numbers and strings turned into indicators."""
+    model = one_hot_network(batch_size, n_epochs, numbers, strings)
+    return _predictor(model.fit(X, y))
+
+
+def one_hot_network(
+    batch_size: int, n_epochs: int, numbers: Sequence[str], strings: Sequence[str]
+) -> DNNClassifier:
+    """Return a network on scaled numbers and strings turned into indicators."""
     columns: list[Any] = [fc.numeric_column(n, normalizer="standard") for n in numbers]
     for name in strings:
         categories = fc.categorical_column_with_vocabulary_list(name)
         columns.append(fc.indicator_column(categories))
-    model = network(batch_size, n_epochs).set_params(feature_columns=columns)
-    return _predictor(model.fit(X, y))
+    return network(batch_size, n_epochs).set_params(feature_columns=columns)
 
 
 def fit_wide_deep(
