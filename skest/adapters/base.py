@@ -39,12 +39,10 @@ from skest.adapters.summary import summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
-from skest.core.checks import each_once
-from skest.core.former_arguments import FormerArguments
-from skest.core.interrupts import INTERRUPTED
+from skest.core.checks import FormerArguments, each_once
+from skest.core.console import INTERRUPTED, voice
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
-from skest.core.voice import voice
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns

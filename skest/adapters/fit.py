@@ -23,7 +23,7 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.warm_start import WarmStartSettings
 from skest.config.run_config import RunConfig
 from skest.core.checks import warn
-from skest.core.interrupts import INTERRUPTED
+from skest.core.console import INTERRUPTED
 from skest.core.resources import device_or_auto
 from skest.engine.evaluation import predict_batch
 from skest.engine.loop import INPUT_ENDED

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from skest.adapters.parameters import TrainingParameters
-from skest.engine.replica import strategy_of
+from skest.config.run_config import strategy_of
 from skest.heads.base import Head
 from skest.optimizers.schedules import CosineCycles
 

@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import is_checkpoint, read_checkpoint
 from skest.checkpoints.store import DirectoryStore
-from skest.checkpoints.versions import list_versions
 from skest.checkpoints.vocab_info import VocabInfo
+from skest.core.files import list_versions
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl

@@ -26,8 +26,7 @@ from skest.distributed.processes import TASK, Processes
 from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
-from skest.engine.loop import INPUT_ENDED, move_to_step
-from skest.engine.replica import Replica
+from skest.engine.loop import INPUT_ENDED, Replica, move_to_step
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 

@@ -21,11 +21,10 @@ from torch import Tensor
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
 from skest.core.checks import check_positive
-from skest.core.interrupts import INTERRUPTED
+from skest.core.console import INTERRUPTED
 from skest.core.random import seed_sequence
 from skest.core.resources import resolve_device
-from skest.engine.loop import INPUT_ENDED
-from skest.engine.replica import Replica
+from skest.engine.loop import INPUT_ENDED, Replica
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext

@@ -19,11 +19,10 @@ from typing import Any
 from torch import Tensor
 
 from skest.core.random import draws_from_global_generator, is_known_code
-from skest.engine.loop import Step, train_step, trained_parameters
+from skest.engine.loop import LONE, Replica, Step, train_step, trained_parameters
 from skest.engine.recorded.recording import NotRecordableError, map_leaves
 from skest.engine.recorded.stack import Batch, Computation, Member, Stack
 from skest.engine.recorded.step import are_flat
-from skest.engine.replica import LONE, Replica
 from skest.hooks.base import EpochwiseHook, Hook, Run
 from skest.hooks.checkpoint import CheckpointSaverHook
 from skest.hooks.logging import LoggingHook

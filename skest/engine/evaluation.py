@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.results import eval_dir_of, write_eval_result
+from skest.checkpoints.store import eval_dir_of, write_eval_result
 from skest.core.random import RunRandom
 from skest.core.resources import IntraOpThreads, dense_size, threads_for
 from skest.engine.loop import scalar_loss

@@ -15,7 +15,7 @@ from torch import Tensor
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
 from skest.config.run_config import RunConfig
-from skest.core.interrupts import INTERRUPTED, stopping_on_interrupt
+from skest.core.console import INTERRUPTED, stopping_on_interrupt
 from skest.core.random import RunRandom
 from skest.core.resources import (
     IntraOpThreads,
@@ -23,10 +23,9 @@ from skest.core.resources import (
     explained_out_of_memory,
     threads_for,
 )
-from skest.engine.loop import train_loop, trained_parameters
+from skest.engine.loop import Replica, train_loop, trained_parameters
 from skest.engine.model import ModelBuilder, ModelFn, encoded_batches, restore
 from skest.engine.recorded.choice import make_step
-from skest.engine.replica import Replica
 from skest.exceptions import ModelDirInUseError, NanLossDuringTrainingError
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook

@@ -21,11 +21,12 @@ from skest.checkpoints.warm_start import (
     as_warm_start_settings,
     warm_start,
 )
-from skest.config.run_config import RunConfig, check_config
+from skest.config.run_config import RunConfig, check_config, is_alone
 from skest.core.checks import Several, check_all, check_steps
 from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
 from skest.engine.evaluation import run_evaluation
+from skest.engine.loop import LONE, Replica
 from skest.engine.model import ModelBuilder, ModelFn
 from skest.engine.prediction import (
     GetModel,
@@ -34,7 +35,6 @@ from skest.engine.prediction import (
     new_prediction_model,
     run_prediction,
 )
-from skest.engine.replica import LONE, Replica, is_alone
 from skest.engine.training import TrainingOrder, run_training, train_part
 from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener

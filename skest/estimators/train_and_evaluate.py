@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
-from skest.config.run_config import RunConfig
+from skest.config.run_config import RunConfig, strategy_of
 from skest.config.strategies import DataParallel, LocalSGD
 from skest.core.checks import as_tuple
-from skest.core.interrupts import INTERRUPTED
-from skest.engine.replica import EndOfTraining, strategy_of
+from skest.core.console import INTERRUPTED
+from skest.engine.loop import EndOfTraining
 from skest.estimators.estimator import Estimator
 from skest.estimators.evaluations import (
     Evaluation,

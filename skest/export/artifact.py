@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skest.checkpoints.versions import list_versions
+from skest.core.files import list_versions
 from skest.exceptions import ArtifactError
 from skest.export.manifest import MANIFEST, MAX_JSON_BYTES, MODEL, WARMUP, parsed
 

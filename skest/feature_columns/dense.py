@@ -10,8 +10,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from skest.core.checks import check_choice, check_integer, check_positive
-from skest.core.former_arguments import former_arguments
+from skest.core.checks import (
+    check_choice,
+    check_integer,
+    check_positive,
+    former_arguments,
+)
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
-from skest.core.checks import check_choice
-from skest.core.former_arguments import former_arguments
+from skest.core.checks import check_choice, former_arguments
 from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.statistics import (
     UniformMap,

@@ -2,14 +2,11 @@
 """Ready-made input functions: arrays, DataFrames, generators, CSV and Parquet files."""
 
 import difflib
-import functools
-import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,6 @@ from skest.core.random import seed_sequence
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.files import FileBatches, Part, import_arrow
 from skest.inputs.pipeline import Pipeline
-
-_INPUT_FN_ARGUMENTS = ("mode", "params", "config", "input_context")
 
 
 def _check_shuffle(shuffle: Any) -> None:
@@ -203,40 +198,6 @@ def generator_input_fn(
 
     pipeline = Pipeline(rows).batch(batch_size)
     return lambda: pipeline
-
-
-def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
-    """Call `input_fn` with those of `available` that it names.
-
-    Raises
-    ------
-    TypeError
-        If it is not callable or requires an argument that is not available.
-    """
-    if not callable(input_fn):
-        raise TypeError(
-            "'input_fn' must be a function that returns an iterable of batches; "
-            f"got {type(input_fn).__name__}. Wrap data as `lambda: data`, or use "
-            "skest.inputs.numpy_input_fn."
-        )
-    if isinstance(input_fn, FunctionType) and not input_fn.__code__.co_varnames:
-        return input_fn()  # the usual case, for which reading a signature takes long
-    parameters = inspect.signature(input_fn).parameters
-    missing = [
-        name
-        for name, parameter in parameters.items()
-        if name not in available
-        and parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if missing:
-        raise TypeError(
-            f"input_fn requires {', '.join(map(repr, missing))}, but only "
-            f"{', '.join(_INPUT_FN_ARGUMENTS)} are passed (those that it names)."
-        )
-    bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
-    wanted = parameters.keys() - bound.keys()
-    return input_fn(**{k: v for k, v in available.items() if k in wanted})
 
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

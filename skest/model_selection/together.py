@@ -23,9 +23,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel
 
 from skest.adapters.base import SkestEstimator
-from skest.core.interrupts import raising_on_interrupt
+from skest.core.console import Listener, heard_by, raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
-from skest.core.voice import Listener, heard_by
 from skest.model_selection.fit_many import fit_many
 from skest.model_selection.progress import UNFINISHED, SearchProgress
 

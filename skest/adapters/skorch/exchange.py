@@ -19,10 +19,10 @@ from skest.adapters.base import SkestEstimator
 from skest.adapters.model_fn import SkestModelFn
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.user_model import GIVEN_PARAMS
+from skest.canned.dnn import member_loss
 from skest.checkpoints.checkpoint import Checkpoint, load_variables
 from skest.config.run_config import RunConfig
 from skest.estimators.estimator import Estimator
-from skest.heads.ensemble import member_loss
 from skest.heads.single_task import SingleTaskHead
 from skest.inputs.array_dataset import take_rows
 from skest.keys import ModeKeys, PredictionKeys

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import reading
 from skest.core.tensor_files import Rows
-from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import (
     Message,
     Op,

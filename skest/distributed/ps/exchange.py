@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import Message, Op, Pull, Reader, Status
 from skest.distributed.ps.optimizers import Flat
 from skest.distributed.ps.rows import RemoteRows, Wanted

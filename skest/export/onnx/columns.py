@@ -15,7 +15,6 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from skest.core.hashing import MULTIPLIER, SHIFT
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import STRING, Graph, Value, concat, where
 from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
@@ -32,7 +31,7 @@ from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
 )
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.crossed import CrossedColumn
+from skest.feature_columns.crossed import MULTIPLIER, SHIFT, CrossedColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.periodic import PeriodicColumn
@@ -76,7 +75,7 @@ def int64_keys(values: Value) -> Value:
 def fingerprint_cat64(a: Value, b: Value) -> Value:
     """Combine 64-bit fingerprints, the bits as int64, to one.
 
-    As `skest.core.hashing.fingerprint_cat64`.
+    As `skest.feature_columns.crossed.fingerprint_cat64`.
     """
     result = (a ^ _MULTIPLIER) ^ (_shift_mix(b * _MULTIPLIER) * _MULTIPLIER)
     result = result * _MULTIPLIER

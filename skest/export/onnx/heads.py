@@ -26,7 +26,7 @@ from skest.heads.regression import (
 from skest.heads.sampled_softmax import SampledSoftmaxHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
-from skest.networks.layers import ACTIVATIONS
+from skest.networks.dnn import ACTIVATIONS
 
 #: Key of the answer in the type of the labels; of several labels, their indicators.
 LABELS = "labels"
@@ -154,7 +154,7 @@ def split_logits(head: Any, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
 
 
 def members_mean(head: Head, logits: Value) -> Value:
-    """Return what `skest.heads.ensemble.mean_logits` does, for logits of members."""
+    """Return what `skest.canned.dnn.mean_logits` does, for logits of members."""
     if isinstance(head, MultiHead):
         parts = split_logits(head, logits)
         return concat([members_mean(part, own) for part, own in parts], axis=1)
@@ -200,7 +200,7 @@ def task_predictions(
     ------
     ExportError
         If the head is none of skest.heads, or has another link function than those of
-        `skest.networks.layers`.
+        `skest.networks.dnn`.
     """
     if not type(head).__module__.startswith("skest."):  # which may predict otherwise
         raise ExportError(

@@ -34,8 +34,7 @@ from skest.feature_columns.modules import (
 )
 from skest.feature_columns.piecewise import CodeOutput, Interpolation
 from skest.heads.sampled_softmax import ClassTable
-from skest.networks.dnn import DNN, Baseline, Combined
-from skest.networks.layers import BatchNorm, Dropout
+from skest.networks.dnn import DNN, Baseline, BatchNorm, Combined, Dropout
 from skest.networks.rnn import RNN
 
 
