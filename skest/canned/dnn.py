@@ -168,6 +168,7 @@ def member_loss(head: Head, labels: Any, logits: Tensor, features: Any) -> Tenso
     beside = {key: features[key] for key in keys if key in (features or ())}
     loss = head.compute_loss(
         _repeated(labels, n_members),
+        # Rows of members are rows as any: no head has to know of them.
         logits.flatten(0, 1),
         _repeated(beside, n_members),
     )

@@ -20,6 +20,8 @@ from skest.optimizers.named import OptimizersLike
 from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
+# The linear part of tf.estimator.DNNLinearCombinedClassifier has a lower one than a
+# linear model by itself.
 _MAX_LINEAR_LEARNING_RATE = 0.005
 
 

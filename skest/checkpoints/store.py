@@ -151,6 +151,7 @@ class DirectoryStore:
             "all": kept,
             "kept_for_good_at": since,
         }
+        # From here on the new one is the latest: only now may others go.
         write_file(self.model_dir / _POINTER, json.dumps(pointer, indent=1).encode())
         for entry in replaced + retired:
             remove_directory(self.model_dir / entry["name"])
@@ -213,6 +214,8 @@ class DirectoryStore:
             try:
                 checkpoint = read_checkpoint(version[0])
             except ValueError:
+                # Else another process has saved a newer one and removed this one
+                # meanwhile.
                 if self.version() == version:
                     raise
             else:
@@ -316,6 +319,7 @@ class DirectoryStore:
         if not self._keep_max:
             return entries, [], since
         best = self._best_names(entries)
+        # As tf.train.Saver with max_to_keep and keep_checkpoint_every_n_hours.
         survivors, retired = [], []
         for entry in entries[: -self._keep_max]:
             if entry.get("for_good"):

@@ -233,6 +233,7 @@ def _selected(
     for pattern in [wanted] if isinstance(wanted, str) else wanted or ():
         # A name is a pattern, too, but shall not match those that only begin with it.
         is_name = not isinstance(wanted, str) and pattern in variables
+        # From the beginning of a name, as tf.train.warm_start takes patterns.
         found = {n for n in variables if re.match(pattern, n)}
         selected |= {pattern} if is_name else found
         if not found:

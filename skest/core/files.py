@@ -71,6 +71,7 @@ def _rename(directory: Path, choose_name: Callable[[], str]) -> Path:
         try:
             return directory.rename(path)
         except OSError:
+            # Else another process has taken this name, and the next one will do.
             if not path.exists():
                 raise
 
@@ -83,6 +84,8 @@ def write_file(path: Path, content: bytes) -> None:
         with hidden.open("wb") as file:
             file.write(content)
             file.flush()
+            # Without it, a power failure may leave the name with an empty file behind
+            # it.
             os.fsync(file.fileno())
         hidden.replace(path)
     except BaseException:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The step loop of training, with hooks around it, and the part of one process in it."""
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -70,6 +69,8 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
         else:
             values.append(parameter.grad)
     norm = get_total_norm(values)
+    # Torch's 1e-6 keeps a norm of 0 from dividing by it; no branch waits for the
+    # device.
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for value in values:
         value.mul_(scale.to(value.device))
@@ -95,6 +96,7 @@ def reset_gradients(optimizer: Optimizer) -> None:
     if type(optimizer).zero_grad is not Optimizer.zero_grad:
         optimizer.zero_grad()
         return
+    # None rather than zeros, as torch's own default: an absent gradient is no update.
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
@@ -143,6 +145,7 @@ def train_loop(
     watching = [hook for hook in hooks if hook.watches_gradients]
     for hook in hooks:
         hook.begin(run)
+    # Looked up once: this loop is what a step costs beside its operations.
     before = [h.before_step for h in hooks if _overrides(h, "before_step")]
     after = [h.after_step for h in hooks if _overrides(h, "after_step")]
     while not run.should_stop:
@@ -156,7 +159,8 @@ def train_loop(
         wanting = watching and [hook for hook in watching if hook.wants_gradients(run)]
         run.in_step = True
         if wanting:
-            run.loss = _watched_step(run, wanting, watched_step)
+            show = partial(_show_gradients, run, wanting)
+            run.loss = watched_step(*batch, show)
         else:
             run.loss = step(*batch)
         run.n_taken += 1
@@ -184,19 +188,14 @@ def move_to_step(run: Run, step: int) -> None:
     """Set the global step, and learning rates to what they are at it."""
     before, run.global_step = run.global_step, step
     for scheduler in run.spec.lr_schedulers:
+        # Beside other workers several steps may have passed since the last one here.
         for _ in range(before, step):
             scheduler.step()
 
 
-def _watched_step(run: Run, wanting: Sequence[Hook], step: WatchedStep) -> Tensor:
-    """Take a step eagerly, and show its gradients to the hooks that want them."""
-
-    def after_backward() -> None:
-        for hook in wanting:
-            hook.after_backward(run)
-
-    features, labels = run.batch or (None, None)
-    return step(features, labels, after_backward)
+def _show_gradients(run: Run, wanting: Sequence[Hook]) -> None:
+    for hook in wanting:
+        hook.after_backward(run)
 
 
 def train_step(
@@ -387,7 +386,7 @@ class Replica:
 
     def make_watched_step(self, run: Run) -> WatchedStep:
         """Return what takes the steps of which hooks want the gradients."""
-        return functools.partial(train_step, run.spec)
+        return partial(train_step, run.spec)
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step, after this process has taken one more step."""

@@ -118,10 +118,12 @@ def run_training(
     builder.remember(first[0])
     seed = replica.seed(builder.config.random_seed, start)
     random = RunRandom(seed, builder.device)
+    # Parameter servers hold tables that are too large to be built in every process.
     with replica.building():
         spec = builder.build(*first, ModeKeys.TRAIN, random)
     if checkpoint is None and replica.is_chief:
         order.warm_start(spec, random)
+    # After a warm start there is no checkpoint, and this does nothing.
     restore(spec, checkpoint, random)
     del checkpoint  # it may be larger than the model
     capture = functools.partial(_capture, random, source)
@@ -193,6 +195,8 @@ def _take_steps(
     n_steps = order.steps_ahead(source, run.start_step)
     useful = threads_for(dense_size(run.network), n_rows, passes=3)
     with (
+        # Entered first, left last: hooks and the save after an error still read the
+        # input.
         contextlib.closing(source),
         contextlib.closing(run),
         IntraOpThreads.limited_to(useful, wanted=config.num_threads),
@@ -232,6 +236,8 @@ def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
         run.spec.optimizers,
         run.spec.lr_schedulers,
         random,
+        # A training that is over begins its input anew, as train called twice does in
+        # tf.estimator; an interrupted one goes on.
         None if is_over else source.position(n_taken),
     )
 
@@ -271,6 +277,7 @@ def training_hooks(
         steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs
         if config.model_dir is None:
             steps = secs = None  # a copy in memory serves only the end of the call
+        # As tf.estimator: a saver of the user's replaces the one of the configuration.
         savers = [CheckpointSaverHook(steps or None, secs or None)]
     summaries = [hook for hook in others if isinstance(hook, SummarySaverHook)]
     late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]

@@ -50,6 +50,7 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids, looked up once for each distinct value."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
+        # The code of a missing cell, -1, wraps to the last place.
         ids = np.concatenate([self._distinct_ids(table, cells.distinct), _NO_ID])
         return ids.take(codes, mode="wrap"), codes >= 0
 

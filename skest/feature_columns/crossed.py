@@ -209,6 +209,7 @@ def _combined(
     """
     codes, key_codes = codes[:, :, np.newaxis], key_codes[:, np.newaxis]
     n_rows = len(codes)
+    # All pairs there may be are fewer than the rows: hash those.
     if len(hashes) * len(keys) <= n_rows:
         hashes = fingerprint_cat64(hashes[:, np.newaxis], keys).ravel()
         return hashes, (codes * len(keys) + key_codes).reshape(n_rows, -1)
@@ -251,8 +252,9 @@ def _is_column(key: Any) -> bool:
     return isinstance(key, CategoricalColumn)
 
 
+# Of TensorFlow's FingerprintCat64 in tensorflow/core/platform/fingerprint.h; an exported
+# graph has the same operations.
 MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
-
 SHIFT = np.uint64(47)
 
 

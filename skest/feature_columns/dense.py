@@ -269,6 +269,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
         weights = torch.empty(self.categorical.num_buckets, self.size, dtype=dtype)
         with torch.no_grad():
             if self.initializer is None:
+                # As tf.feature_column.embedding_column: a truncated normal
+                # distribution.
                 std = self.size**-0.5
                 # In blocks, because drawing takes several times the memory drawn.
                 for block in weights.split(max(1, _DRAWN_AT_ONCE // self.size)):

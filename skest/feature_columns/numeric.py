@@ -183,6 +183,7 @@ class NumericColumn(DenseColumn):
         if self.default_value is None:
             return None
         if isinstance(self.default_value, str):
+            # The one string that is allowed is "mean".
             return self._learned("fill_", "give a number for 'default_value'")
         return np.broadcast_to(np.ravel(self.default_value), self.n_elements)
 
@@ -284,6 +285,8 @@ class NumericColumn(DenseColumn):
         elif self.normalizer == "minmax":
             counted = slice(None) if sample_weight is None else sample_weight > 0
             range_scaler = MinMaxScaler().fit(with_gaps(values, missing)[counted])
+            # The scale of scikit-learn is the reciprocal of the range, and 1 of an
+            # empty one.
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
         elif self.normalizer in ("quantile", "robust"):
@@ -340,7 +343,10 @@ class NumericColumn(DenseColumn):
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Cells in the column's dtype, 0 where they are missing; and where that is."""
         raw, missing = self._cells(table), None
+        # No mask of gaps is made where all is finite, as it mostly is.
         if not (all_finite := is_finite(raw)) and (gaps := np.isnan(raw)).any():
+            # A zero is in the range of every dtype, while NaN can't be cast to
+            # integers.
             missing, raw = gaps, np.where(gaps, 0, raw)
         values = self._cast(raw, copy)
         if values.dtype.kind == "f":

@@ -273,6 +273,7 @@ def _table_batches(
     fits = _fits(leaves, device)
     move = partial(_to, device=device) if fits else _mover(device)
     if fits:
+        # The table goes to the device once, and batches are cut there.
         leaves = move(leaves)
     for rows in _together(table, leaves):
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
@@ -361,6 +362,7 @@ def _fits(leaves: Sequence[Any], device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
+    # The other half is for the model, its activations and the slots of its optimizers.
     return _size_of(leaves) < free / 2
 
 
@@ -476,6 +478,8 @@ class Transfer:
         with torch.cuda.stream(self._stream):
             there = pinned(leaf).to(self._device, non_blocking=True)
         current.wait_stream(self._stream)
+        # Its memory is the other stream's, which must not give it away while this one
+        # reads.
         there.record_stream(current)
         return there
 

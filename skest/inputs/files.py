@@ -124,6 +124,7 @@ class FileBatches:
                 if skip < n_here:
                     yield from islice(self._converted(rows), skip, None)
                 skip = max(0, skip - n_here)
+            # Without any row, to repeat for ever would never yield.
             if n_batches == 0:
                 return
 
@@ -171,6 +172,7 @@ class FileBatches:
         if not self.shuffle_buffer:
             n_ready = n_rows // size * size
             return table.slice(0, n_ready), table.slice(n_ready)
+        # The other half waits, to be mixed with rows of the parts that are read next.
         n_ready = max(n_rows // 2 // size, 1) * size
         order = rng.permutation(n_rows)
         return table.take(order[:n_ready]), table.take(order[n_ready:])

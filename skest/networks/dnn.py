@@ -111,6 +111,7 @@ class BatchNorm(nn.Module):
             self.running_mean.lerp_(mean, 1 - self.momentum)
             self.running_var.lerp_(variance, 1 - self.momentum)
         if len(x) == 1:
+            # Zero, and NaN where x is; torch refuses to normalise a single row.
             return (x - x) * self.weight + self.bias
         return F.batch_norm(
             x, None, None, self.weight, self.bias, training=True, eps=self.eps
@@ -239,9 +240,8 @@ class DNN(nn.Module):
         super().__init__()
         self.inputs = inputs
         if isinstance(activation, nn.Module):
-            activation = copy.deepcopy(
-                activation
-            )  # every network has variables of its own
+            # Every network has variables of its own.
+            activation = copy.deepcopy(activation)
         self.activation = get_activation(activation)
         # A function of the user's may draw from torch's global generator.
         self.may_draw = not isinstance(activation, str | nn.Module)
@@ -306,6 +306,7 @@ class DNN(nn.Module):
         modules = self._modules
         for i in range(self.n_hidden):
             x = self.activation(modules[f"hidden_{i}"](x))  # type: ignore[misc]
+            # In the order of tf.estimator's DNN: activation, dropout, batch norm.
             for kind in ("dropout", "batch_norm"):
                 layer = modules.get(f"{kind}_{i}")
                 x = x if layer is None else layer(x)

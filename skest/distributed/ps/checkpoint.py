@@ -172,6 +172,7 @@ def snapshot(
     tensors: dict[str, Any] = {}
     for ps, of_ps in enumerate(contents):
         for name, (dtype, shape) in of_ps.items():
+            # Found at an earlier server, which looked for the shares of all others.
             if name in tensors:
                 continue
             v = by_name[variable_of(name)]
@@ -313,6 +314,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
     client.begin(announced)()
     for name, tensor in state.tensors.items():
         v = by_name[variable_of(name)]
+        # Block by block, since a table may be larger than the memory of this process.
         for start, rows in _blocks(tensor if tensor.shape else tensor.reshape(1)):
             if v.ps == -1 and tensor.shape == v.shape:
                 _put(client, name, [*range(num_ps)], start, rows)

@@ -79,6 +79,8 @@ class Session:
     """
 
     def __init__(self, connection: socket.socket, name: str, timeout: float) -> None:
+        # Somebody waits for every message: Nagle's algorithm would hold small ones
+        # back.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A host that is gone without a word is noticed also where nobody waits for it.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -86,6 +88,7 @@ class Session:
         self.bytes_sent = self.bytes_received = 0
         self._socket = connection
         self._signs_all = True
+        # Who has not proved the secret makes no process reserve more than this.
         self._limit = _HELLO_BYTES
         self._send_key = self._receive_key = b""
         self._n_sent = self._n_received = 0
@@ -121,6 +124,8 @@ class Session:
         self._signs_all = not (is_near and found[len(_GREETING)])
         said = own + found if is_server else bytes(found) + own
         shared = hmac.digest((secret or "").encode(), said, "sha256")
+        # A key for each direction: what one end has sent does not pass when it comes
+        # back.
         keys = [hmac.digest(shared, end, "sha256") for end in (b"server", b"client")]
         self._send_key, self._receive_key = keys if is_server else reversed(keys)
 
@@ -175,6 +180,8 @@ class Session:
         self._read(content[HEADER_BYTES:], self.timeout)
         expected = self._code(self._receive_key, content)
         message, sequence = None, -1
+        # Takes as long wherever the two differ, so that the time tells nothing of the
+        # code.
         if hmac.compare_digest(code.numpy().tobytes(), expected):
             message, sequence = unpack(whole)
         if message is None or sequence != self._n_received:
@@ -189,6 +196,8 @@ class Session:
         A reply that is still owed for an earlier request is read first: an end that
         sends, and does not read, may wait for one that does the same.
         """
+        # Replies come in the order of the requests: one that nobody has read is in
+        # front.
         if self._owed is not None:
             self._owed(self.timeout)
         self.send(message)
@@ -499,6 +508,8 @@ class PSClient:
         """
         if requests.keys() - self._sessions.keys():
             raise PeerLostError("There is no session with the parameter servers.")
+        # All are asked before the first reply is read, so that the servers work side by
+        # side.
         waiting = {ps: self._sessions[ps].ask(r) for ps, r in requests.items()}
 
         def finish(more_seconds: float = 0.0) -> dict[int, Message]:

@@ -101,6 +101,7 @@ class TablesElsewhere(TorchFunctionMode):
         if func is own_values:
             return LazyZeros(args[0].shape, args[0].dtype, args[0].device).tensor
         if func in (torch.full_like, torch.zeros_like) and is_row_table(args[0]):
+            # On this device a tensor has a shape and a type, and no memory.
             kwargs = {**kwargs, "device": "meta"}
         return func(*args, **kwargs)
 
@@ -509,6 +510,7 @@ class _Table:
 
     def bytes_held(self) -> int:
         """Return how much memory the values take at most."""
+        # At worst every row that came lies on a page of its own.
         return min(self._n_brought * mmap.PAGESIZE, self.values.nbytes)
 
     def forget(self) -> None:

@@ -211,6 +211,7 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
+        # Asked for ahead, the variables serve the step behind the one at work.
         n_ahead = int(request.number == Pull.AHEAD)
         is_step = self.ps == 0 and request.number
         if is_step and self.members.must_wait(peer, n_ahead):
@@ -309,6 +310,7 @@ class _Conversation:
     def _handle(self, request: Message) -> None:
         """Answer a request; an error behind the answer is that to the next request."""
         self._has_answered = False
+        # A snapshot holds for the fetches right behind it, and then its memory is free.
         if request.code != Op.FETCH:
             self._snapshot = {}
         try:

@@ -299,6 +299,7 @@ _FUNCTIONS: dict[Any, Callable[..., Value]] = {
     np.sqrt: _node("Sqrt"),
     np.square: lambda x: x * x,
     np.exp: _node("Exp"),
+    # ONNX has neither expm1 nor log1p: near 0 these are less exact than NumPy's.
     np.expm1: lambda x: _node("Exp")(x) - 1,
     np.log: _node("Log"),
     np.log1p: lambda x: _node("Log")(x + 1),
@@ -337,6 +338,8 @@ def date_part(times: Value, part: str) -> Value:
     days = (times - of_day) / _DAY  # without a remainder
     if part == "weekday":
         return ((days + 3) % 7).cast(np.float64)  # 1970 began with a Thursday
+    # Days of an era of 400 years that begins with March 1st, as in civil_from_days of
+    # Hinnant's date algorithms: a leap day is the last of its year.
     of_era = (days + 719468) % 146097
     year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365
     day = of_era - (year * 365 + year / 4 - year / 100)

@@ -385,6 +385,7 @@ class Graph:
 
         An input that is None is left out.
         """
+        # Equal nodes are one: columns share what they do with the same raw column.
         names = tuple("" if value is None else value.name for value in inputs)
         key = (op, domain, names, tuple(sorted(attributes.items())))
         if key not in self._known:
@@ -407,6 +408,7 @@ class Graph:
         """The nodes that an output needs, in an order in which they can run."""
         wanted = {tensor.name for tensor in self.outputs}
         kept = []
+        # From the end, so that all who read a node are known when it comes.
         for node in reversed(self._nodes):
             if not wanted.isdisjoint(node.outputs):
                 kept.append(node)

@@ -117,6 +117,7 @@ def activated(function: Callable[..., Any], x: Value) -> Value:
     ExportError
         If it is another function.
     """
+    # What the head for Poisson regression applies to its logits.
     if function is torch.exp:
         return _node("Exp", x)
     is_module = isinstance(function, nn.Module)
