@@ -111,6 +111,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         """
         logits = self._logits(X)
         if isinstance(self._target, LabelsTarget):
+            # log sigmoid(z), exact also where the sigmoid is rounded to 0.
             return -np.logaddexp(0, -logits)
         if logits.shape[1] == 1:
             logits = np.concatenate([np.zeros_like(logits), logits], axis=1)

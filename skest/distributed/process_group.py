@@ -461,6 +461,7 @@ class SynchronousReplica(Replica):
         """Wait until the chief has saved, so that all have what it saved."""
         name = None if run.model_dir is None else Path(run.model_dir).name
         names = {*self.peers.texts(json.dumps(name))}
+        # Who has another directory than the chief, or none, is sent what was saved.
         if len(names) > 1 or name is None:
             saved = self.peers.shared(self._store.latest() if self.is_chief else None)
             self.result = None if self.is_chief else saved

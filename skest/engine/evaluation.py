@@ -172,6 +172,7 @@ def evaluate_loop(
     for hook in hooks:
         hook.end(run)
     results = {name: _result(name, metric) for name, metric in metrics.items()}
+    # The mean over batches, as in tf.estimator; `average_loss` is that over examples.
     results[MetricKeys.LOSS] = torch.stack(losses).double().mean().item()
     results[MetricKeys.GLOBAL_STEP] = run.global_step
     return dict(sorted(results.items()))

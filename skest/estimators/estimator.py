@@ -430,9 +430,8 @@ class Estimator(CheckpointHolder):
             If `checkpoint_path` is no checkpoint, or an asset is no file or has a name
             that leads out of ``assets/``.
         """
-        from skest.export.spec_export import (
-            export_estimator,  # training needs none of it
-        )
+        # Here, because training needs none of it.
+        from skest.export.spec_export import export_estimator
 
         return export_estimator(
             self._builder,
@@ -494,6 +493,7 @@ class Estimator(CheckpointHolder):
         run = run_training(self._builder, order, replica, store, check_lock)
         if run is not None and replica.result is not None:
             self._config = self._config.replace(model_dir=None)
+            # The chief's directory is not to be seen from here: what it saved was sent.
             self._store = MemoryStore(replica.result)
             self._store.note_stop(str(run.stop_reason))
 
