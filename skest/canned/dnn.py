@@ -172,6 +172,7 @@ def member_loss(head: Head, labels: Any, logits: Tensor, features: Any) -> Tenso
         logits.flatten(0, 1),
         _repeated(beside, n_members),
     )
+    # A mean over all rows is the mean over the members already.
     return loss / n_members if head.loss_reduction == "sum" else loss
 
 
@@ -231,6 +232,7 @@ def mean_logits(head: Head, logits: Tensor) -> Tensor:
     if isinstance(head, MultiClassHead):
         return _log_mean_exp(F.log_softmax(logits, dim=-1))
     if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
+        # log p - log(1 - p) of the mean p, exact where p is rounded to 0 or 1.
         return _log_mean_exp(F.logsigmoid(logits)) - _log_mean_exp(
             F.logsigmoid(-logits)
         )

@@ -559,8 +559,11 @@ def warm_start(
     )
     with torch.no_grad():
         for name, value in transfers.items():
+            # In place: optimizers hold these very tensors.
             variables[name].copy_(value)
     for rule in rules:
+        # Its weights are a function of its slots: the first step would lose those taken
+        # over.
         if isinstance(rule, Ftrl):
             rule.keep_weights(variables[name] for name in transfers)
     report = WarmStartReport(source.name, reports)
@@ -616,6 +619,7 @@ def _checkpoint_path(path: Path) -> Path:
     latest = DirectoryStore(path).latest_path()
     if latest is not None:
         return latest
+    # What `Estimator.export` has written with format="checkpoint".
     for version in reversed(list_versions(path)):
         if is_checkpoint(version):
             return version

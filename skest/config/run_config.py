@@ -110,6 +110,7 @@ class KeepBest:
         return sorted(steps, key=lambda step: sign * values[step])
 
 
+# As in tf.estimator.RunConfig.
 _SAVE_SECS_DEFAULT = 600
 EXECUTIONS = ("auto", "eager", "graph")
 

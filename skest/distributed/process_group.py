@@ -33,6 +33,7 @@ from skest.optimizers.row_sparse import RowSparse
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FAILURE = "failure"
+# How often one that waits looks whether another has left, long before the timeout.
 _POLL = datetime.timedelta(seconds=0.5)
 
 
@@ -99,6 +100,7 @@ class Peers:
         """Give the group up; the others learn why when they wait for this process."""
         text = f"rank {self.rank}: {reason}"
         with _ignoring_the_lost():
+            # The first reason stays: others are its consequences.
             self._store.compare_set(_FAILURE, "", text)
         dist.destroy_process_group()
 
@@ -176,6 +178,7 @@ class Peers:
     def _wait(self, work: Any, tensor: Tensor | None = None) -> None:
         """Wait for an operation, and meanwhile look whether somebody has left."""
         if tensor is not None and tensor.device.type != "cpu":
+            # On CUDA it only puts streams in order, and does not block.
             work.wait()
             return
         deadline = time.monotonic() + self._timeout.total_seconds()

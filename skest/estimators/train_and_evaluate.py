@@ -27,6 +27,7 @@ from skest.hooks.base import Run
 from skest.hooks.checkpoint import CheckpointListener
 
 _PAUSE = 0.5
+# As `_DELAY_SECS_PER_WORKER` of tensorflow_estimator's training.py.
 _SECONDS_BETWEEN_STARTS = 5.0
 _SECONDS_TO_NOTE_END = 30.0  # the last checkpoint comes first
 

@@ -199,6 +199,7 @@ def _size(path: Path) -> int:
 
 def _read(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
+        # One byte more shows that the file has grown since.
         data = file.read(size + 1)
     if len(data) != size:
         raise ArtifactError(f"{str(path)!r} changed while it was read.")

@@ -351,4 +351,5 @@ def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> N
 
 def auto_dimension(num_buckets: int) -> int:
     """Return a length of embedding vectors that suits a number of ids."""
+    # The rule of Wang et al., "Deep & Cross Network" (arXiv 1708.05123, section 4.2).
     return min(_LARGEST_AUTO_DIMENSION, round(6 * num_buckets**0.25))

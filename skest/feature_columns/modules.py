@@ -461,6 +461,7 @@ class SequenceFeatures(_ColumnFeatures):
         """
         if isinstance(encoded, _Cut):
             return encoded
+        # A length that depends on the values cannot be traced.
         if torch.compiler.is_exporting():
             return dict(encoded)
         lengths = encoded[self.length_key]

@@ -350,6 +350,7 @@ class NumericColumn(DenseColumn):
             missing, raw = gaps, np.where(gaps, 0, raw)
         values = self._cast(raw, copy)
         if values.dtype.kind == "f":
+            # A cast to float32 makes infinity of numbers above 3.4e38.
             if not (all_finite and values.dtype == raw.dtype):
                 self._check_finite(values, raw)
         elif not np.array_equal(values, raw):
@@ -532,6 +533,7 @@ class OverNumeric(DenseColumn):
 
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Return which of some cells are in rows that count, those of positive weight."""
+    # As scikit-learn has it, a weight of zero is a row that is not there.
     return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
 
 

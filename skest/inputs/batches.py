@@ -294,6 +294,7 @@ def _flattened(data: Any) -> tuple[tuple[Any, ...], Any]:
     places: dict[int, int] = {}
 
     def place_of(leaf: Any) -> int:
+        # Columns over one categorical column share its ids, which are gathered once.
         if id(leaf) not in places:
             places[id(leaf)] = len(leaves)
             leaves.append(leaf)
@@ -444,6 +445,7 @@ def _columns(data: Any) -> Any:
     return {k: as_cells(v) if isinstance(v, list) else v for k, v in data.items()}
 
 
+# Of the host, which would else fill pinned memory while the GPU computes.
 _STEPS_AHEAD = 2
 
 

@@ -12,6 +12,8 @@ import pandas as pd
 from skest.inputs.array_dataset import take_rows
 from skest.inputs.input_context import InputContext
 
+# Bounds of the memory: rows that are decoded at a time, and rows that are converted at
+# a time, of several small batches because each call of Arrow has a fixed cost.
 _ROWS_READ = 2**15
 _ROWS_CONVERTED = 2**13
 

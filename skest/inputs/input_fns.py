@@ -287,6 +287,7 @@ def parquet_input_fn(
     """
     pa = import_arrow("parquet_input_fn")
     files = _find(paths)
+    # By default, Arrow loads row groups as a whole before it decodes them.
     scan = pa.dataset.ParquetFragmentScanOptions(
         use_buffered_stream=True, pre_buffer=False
     )
@@ -420,6 +421,8 @@ def _input_fn(
 
     def input_fn(config: Any = None, input_context: Any = None) -> Pipeline:
         run_seed = seed if config is None or seed is not None else config.random_seed
+        # Drawn also where none is given: a checkpoint records it, to go on in that
+        # order.
         entropy: Any = seed_sequence(run_seed).entropy
         batches = FileBatches(
             owner.removesuffix("_input_fn"),

@@ -96,6 +96,8 @@ class Task:
 
         By identity: a grid gives the same objects to all its candidates.
         """
+        # By identity: a grid hands out the same objects, of which some have no hash and
+        # no truth value of an equality.
         return frozenset((k, id(v)) for k, v in self.parameters.items() if counts(k))
 
     @property
@@ -127,6 +129,7 @@ class Task:
             return estimator
 
         self.given["estimator"] = estimator
+        # `_fit_and_score` of scikit-learn sets the parameters and fits; both are done.
         estimator.fit, estimator.set_params = fit, lambda **_: estimator
         try:
             self.result = self._call(*self._bound.args, **self._bound.kwargs)
@@ -135,6 +138,7 @@ class Task:
         finally:
             del estimator.fit, estimator.set_params
         if isinstance(self.result, dict) and "fit_time" in self.result:
+            # scikit-learn took the time of a call that fitted nothing.
             self.result["fit_time"] += seconds
 
     def as_given(self) -> Any:
@@ -444,6 +448,7 @@ def _joined(values: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         kinds = {(value.dtype, value.shape[1:]) for value in values}
         return np.concatenate(values) if len(kinds) == 1 else None
+    # Frames without rows are equal if they have the same columns of the same types.
     if hasattr(first, "iloc") and all(first[:0].equals(value[:0]) for value in values):
         return sys.modules["pandas"].concat(values)
     return None

@@ -332,6 +332,7 @@ def date_part(times: Value, part: str) -> Value:
     """
     if part == "seconds":
         return times.cast(np.float64) / 1e6
+    # `Mod` of integers has the sign of the divisor, as Python's: before 1970, too.
     of_day = times % _DAY
     if part == "hour":
         return (of_day / (_DAY // 24)).cast(np.float64)
@@ -692,6 +693,7 @@ def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
 def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
     if values.dtype != STRING and len(missing) == 1:
         return ~values.equals(missing[0])
+    # Opset 18 has no Equal of strings, and a table tests for all at once.
     table = dict.fromkeys(missing, 0)
     return _looked_up(values, table, default=1).cast(bool)
 
@@ -737,6 +739,7 @@ def _(column: HashBucketColumn, cells: Category, present: Value) -> Value:
 def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
     default = -1 if column.default_value is None else column.default_value
     n_spread = column.num_oov_buckets
+    # What means missing has no id, whatever the vocabulary lists.
     vocabulary = {**column.vocabulary, **dict.fromkeys(cells.missing, -1)}
     ids = _looked_up(cells.values, vocabulary, _UNKNOWN if n_spread else default)
     if not n_spread:

@@ -11,6 +11,7 @@ OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
 """Versions of the operator sets. Every ONNX Runtime from 1.17 on has them; networks of
 float32 run from 1.15 on."""
 
+# That of onnx 1.13, which brought opset 18.
 IR_VERSION = 8
 
 #: Type of strings.

@@ -160,6 +160,8 @@ def members_mean(head: Head, logits: Value) -> Value:
         parts = split_logits(head, logits)
         return concat([members_mean(part, own) for part, own in parts], axis=1)
     if isinstance(head, MultiClassHead):
+        # Probabilities are averaged, not logits; a softmax of the logarithm of their
+        # mean gives it.
         return _log_mean_exp(_node("LogSoftmax", logits, axis=-1))
     if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
         return _log_mean_exp(-_node("Softplus", -logits)) - _log_mean_exp(
@@ -171,6 +173,7 @@ def members_mean(head: Head, logits: Value) -> Value:
 
 
 def _log_mean_exp(x: Value) -> Value:
+    # The exponential of a large logit would overflow.
     greatest = x.max(axis=0, keepdims=True)
     total = _node("Exp", x - greatest).sum(axis=0)
     count = x.length(0).cast(x.dtype)

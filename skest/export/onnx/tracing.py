@@ -271,6 +271,7 @@ def _written(
                     "tensors by names, with something for every row."
                 )
         with _quiet():
+            # Not strict: Dynamo would refuse Python that it does not understand.
             program = torch.export.export(
                 module.eval(), (example,), dynamic_shapes=(axes,), strict=False
             )
