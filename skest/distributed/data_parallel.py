@@ -122,6 +122,8 @@ class DataParallelReplica(SynchronousReplica):
             n_all = self.agree(run, n=n_rows)
             if n_all is None:
                 return
+            # `DistributedDataParallel` takes the plain mean over processes; this makes
+            # it the mean over all rows.
             self._share = n_rows * self.peers.size / n_all
             yield batch
         self.agree(run, INPUT_ENDED)
@@ -222,6 +224,7 @@ def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> T
     if peers.size == 1:
         return loss
     own = [(_kind(table), _n_rows(table)) for table in tables]
+    # The bits of the loss travel among integers: one exchange in place of two.
     head = torch.tensor([loss.item()], dtype=torch.float64).view(torch.int64)
     heads = peers.gathered(torch.cat([head, torch.tensor(own).view(-1).long()]))
     mean = heads[:, 0].contiguous().view(torch.float64).sum() / peers.size

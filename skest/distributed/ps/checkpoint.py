@@ -37,6 +37,7 @@ from skest.distributed.ps.variables import (
 )
 from skest.exceptions import NanLossDuringTrainingError
 
+# All that a process holds of a table at a time.
 _BLOCK_BYTES = 1 << 24
 _OF_THIS_PROCESS = "random:"
 # torch imports its compiler for the first optimizer of a process.

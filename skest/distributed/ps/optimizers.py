@@ -312,6 +312,7 @@ def _class(module: str, name: str) -> type[Optimizer]:
     for own in (Ftrl, ProximalAdagrad):
         if name == own.__name__:
             return own
+    # Nothing is imported here: no message may choose what code is loaded.
     source = (
         torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)
     )

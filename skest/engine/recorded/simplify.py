@@ -28,6 +28,7 @@ _FILLED = {
     _aten.zeros.default,
     _aten.zeros_like.default,
 }
+# Of the size of a float, to change it by its bits.
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 _WITH_NUMBERS = (
     _aten.add.Tensor,
