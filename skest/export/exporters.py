@@ -149,6 +149,7 @@ class _Exporting(Exporter):
         plain = {
             n: v.tolist() if hasattr(v, "tolist") else v for n, v in eval_result.items()
         }
+        # Assets are files, which are copied when the version is written.
         with TemporaryDirectory() as folder:
             result = Path(folder, _RESULT)
             result.write_text(json.dumps(plain), encoding="utf-8")

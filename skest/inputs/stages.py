@@ -363,6 +363,7 @@ def prefetched(
             yield element
     finally:
         stopped.set()
+        # Wakes the thread that waits for a slot, to see that it has to stop.
         slots.release()
         # The garbage collector may close this in any thread.
         if thread is not threading.current_thread():

@@ -428,6 +428,7 @@ class AsyncReplica(Replica):
         try:
             yield
         except PeerLostError as error:
+            # What fails from here on is a consequence of the first loss.
             if self._has_lost:
                 raise
             self._has_lost = True
