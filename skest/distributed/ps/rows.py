@@ -229,6 +229,8 @@ def _alike(values: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
 #: ``fetch({number of the table: unique ids})`` brings rows and calls `RemoteRows.put`.
 Fetch = Callable[[dict[int, Tensor]], None]
 
+# Of rows that came; beyond, a step begins with none, for it needs no others than its
+# own.
 _KEPT_BYTES = 1 << 30
 _BRING = "bring_rows"  # as `skest.feature_columns.lookup.bring_rows` looks for it
 
