@@ -33,8 +33,7 @@ from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore
 from skest.distributed.ps.checkpoint import state_of, upload
-from skest.distributed.ps.client import PSClient
-from skest.distributed.ps.connection import Peer, Session
+from skest.distributed.ps.connection import Peer, PSClient, Session
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import Message, Op
 from skest.distributed.ps.server import ParameterServer

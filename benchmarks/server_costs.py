@@ -19,10 +19,9 @@ from torch import nn
 
 import skest
 from skest.distributed import AsyncParameterServer, ClusterSpec, TaskConfig
-from skest.distributed.ps.client import PSClient
-from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.messages import Message, Op
-from skest.distributed.testing import LocalServers
+from skest.distributed.ps.server import LocalServers
 from skest.heads import BinaryClassHead
 from skest.hooks import Hook
 from skest.hooks.base import Run

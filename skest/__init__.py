@@ -14,7 +14,12 @@ if TYPE_CHECKING:
         BaselineEstimator,
         BaselineRegressor,
     )
-    from skest.adapters.dnn import DNNClassifier, DNNEstimator, DNNRegressor
+    from skest.adapters.dnn import (
+        DNNClassifier,
+        DNNEstimator,
+        DNNRegressor,
+        MultiHeadEstimator,
+    )
     from skest.adapters.dnn_linear import (
         DNNLinearCombinedClassifier,
         DNNLinearCombinedEstimator,
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
     )
     from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
     from skest.adapters.model_fn import ModelFnClassifier, ModelFnRegressor
-    from skest.adapters.multi_head import MultiHeadEstimator
     from skest.adapters.rnn import RNNClassifier, RNNRegressor
     from skest.canned.sdca import LinearSDCA
     from skest.checkpoints.vocab_info import VocabInfo
@@ -89,7 +93,7 @@ _MODULES = {
     "ModeKeys": "keys",
     "ModelFnClassifier": "adapters.model_fn",
     "ModelFnRegressor": "adapters.model_fn",
-    "MultiHeadEstimator": "adapters.multi_head",
+    "MultiHeadEstimator": "adapters.dnn",
     "RNNClassifier": "adapters.rnn",
     "RNNRegressor": "adapters.rnn",
     "RunConfig": "config.run_config",

@@ -313,6 +313,7 @@ class AUC(Metric):
     0.75
     """
 
+    # 16 MiB of weights; what they cost in digits, `error_bound` says.
     _BUCKETS = 2**20
 
     def __init__(self, curve: str = "ROC", max_points: int = 1_000_000) -> None:
@@ -356,6 +357,7 @@ class AUC(Metric):
         predictions, labels = _same_shape(predictions, labels)
         weights = _weights_of(predictions, weights)
         scores = predictions.double()
+        # A score of NaN has no place in the order: the area is to be NaN, too.
         weights = weights.masked_fill(scores.isnan(), torch.nan)
         positive = labels != 0
         columns = (scores, weights * positive, weights * ~positive)

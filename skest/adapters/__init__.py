@@ -14,7 +14,12 @@ from skest.adapters.baseline import (
     BaselineEstimator,
     BaselineRegressor,
 )
-from skest.adapters.dnn import DNNClassifier, DNNEstimator, DNNRegressor
+from skest.adapters.dnn import (
+    DNNClassifier,
+    DNNEstimator,
+    DNNRegressor,
+    MultiHeadEstimator,
+)
 from skest.adapters.dnn_linear import (
     DNNLinearCombinedClassifier,
     DNNLinearCombinedEstimator,
@@ -22,7 +27,6 @@ from skest.adapters.dnn_linear import (
 )
 from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
 from skest.adapters.model_fn import ModelFnClassifier, ModelFnRegressor
-from skest.adapters.multi_head import MultiHeadEstimator
 from skest.adapters.rnn import RNNClassifier, RNNRegressor
 
 __all__ = [

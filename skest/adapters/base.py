@@ -40,12 +40,10 @@ from skest.adapters.summary import summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
-from skest.core.checks import each_once
-from skest.core.former_arguments import FormerArguments
-from skest.core.interrupts import INTERRUPTED
+from skest.core.checks import FormerArguments, each_once
+from skest.core.console import INTERRUPTED, voice
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
-from skest.core.voice import voice
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns
@@ -225,6 +223,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             or any(h.chose_variables for h in self.hooks or ())
         ):
             return
+        # The first of equal scores, after which nothing was gained.
         best_epoch = 1 + int(np.argmax(scores))
         if say := voice(self.verbose):
             say(f"Training on all {rows.n_rows:,} rows, for {best_epoch} epochs")
@@ -266,6 +265,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
                 say(f"Fold {k + 1} of {n_folds} is held out")
             trial = self._copy()
             if self.config is not None:
+                # The training on all rows alone leaves checkpoints and summaries.
                 trial.config = self.config.replace(model_dir=None)
             train, held_out = (
                 rows.take(np.flatnonzero(p)) for p in (fold != k, fold == k)
@@ -311,6 +311,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         self, rows: Rows, fold: NDArray[np.integer], predictions: Sequence[Any]
     ) -> TargetScale | None:
         """Return the calibration that the predictions for all rows held out ask for."""
+        # Fold by fold, as the predictions come.
         rows = rows.take(np.argsort(fold, kind="stable"))
         joined = {
             k: np.concatenate([p[k] for p in predictions]) for k in predictions[0]
@@ -427,6 +428,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         n_epochs = until or budget or 1
         draw_weight = None
         if self.sampling == "weighted":
+            # Weights that say how often a row is drawn must not weigh its loss as well.
             draw_weight, rows = rows.weight, rows._replace(weight=None)
         weighted = rows.weight is not None
         dataset = ArrayDataset(
@@ -439,6 +441,8 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             seed=seed,
             first_epoch=self.n_iter_ if resume else 0,
         )
+        # The schedule spans the budget also where training ends `until` an epoch
+        # before: every epoch has the rate at which it was found to be the best.
         n_steps = None if budget is None else budget * dataset.steps_per_epoch
         if n_steps is not None and self.max_steps is not None:
             n_steps = min(n_steps, self.max_steps)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from skest.adapters.base import SkestEstimator
-from skest.adapters.classifier import SkestClassifier
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.parameters import (
     OPTIMIZER,
@@ -14,7 +13,7 @@ from skest.adapters.parameters import (
     parameter,
     with_parameters,
 )
-from skest.adapters.regressor import LossParameters, SkestRegressor
+from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
 from skest.canned.baseline import baseline_model_fn
 from skest.optimizers.schedules import RateFunction
 from skest.spec import EstimatorSpec

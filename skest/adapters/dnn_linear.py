@@ -6,7 +6,6 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from skest.adapters.base import SkestEstimator
-from skest.adapters.classifier import SkestClassifier
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.parameters import (
     AUTO,
@@ -21,11 +20,11 @@ from skest.adapters.parameters import (
     parameter,
     with_parameters,
 )
-from skest.adapters.regressor import LossParameters, SkestRegressor
+from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.core.sklearn_compat import Interval, StrOptions
 from skest.feature_columns.columns import FeatureColumns
-from skest.networks.layers import ACTIVATIONS
+from skest.networks.dnn import ACTIVATIONS
 from skest.optimizers.schedules import RateFunction
 from skest.spec import EstimatorSpec
 

@@ -146,12 +146,14 @@ class EpochHook(Progress):
 
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Note the loss."""
+        # Still on the device: to read each would wait for an accelerator in every step.
         self._losses.append(loss)
         super().after_step(run, loss)
 
     def end_epoch(self, run: Run) -> None:
         """Look at the progress."""
         losses = torch.stack(self._losses).double().cpu()
+        # The last batch may be smaller, and an epoch that was stopped has fewer.
         rows = self._rows[: len(losses)].double()
         loss = (losses @ rows / rows.sum()).item()
         self._losses = []
@@ -202,6 +204,7 @@ class EpochHook(Progress):
         self._keep_best(run, value)
         if self.n_iter in self._ends and self._score is not None:
             self._judge_cycle(run)
+        # `>` and not `>=`, as in scikit-learn's `MLPClassifier`.
         if self._n_without_improvement > self._patience:
             what = "training loss" if self._score is None else "validation score"
             run.request_stop(
@@ -270,6 +273,8 @@ class CallbackHook(EpochwiseHook):
     def begin_epoch(self, run: Run) -> None:
         """Begin the task of an epoch."""
         self._epoch_task = self._fit_task.subcontext(task_name="epoch")
+        # A function, because it copies all variables: scikit-learn calls it only for
+        # callbacks that want a fitted estimator.
         self._epoch_task.call_on_fit_task_begin(
             **self._told, reconstruction_attributes=lambda: self._fitted_at(run)
         )

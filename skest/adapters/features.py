@@ -204,8 +204,8 @@ def _is_as_in_fit(estimator: BaseEstimator, X: Any) -> bool:
         and X.dtype in _FLOATS
         and len(X) > 0
         and X.shape[1] == vars(estimator).get("n_features_in_")
-        and "feature_names_in_"
-        not in vars(estimator)  # which X would be warned to lack
+        # Names in fit, which X has not, are a warning of validate_data.
+        and "feature_names_in_" not in vars(estimator)
         and is_finite(X)
     )
 

@@ -23,7 +23,7 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.warm_start import WarmStartSettings
 from skest.config.run_config import RunConfig
 from skest.core.checks import warn
-from skest.core.interrupts import INTERRUPTED
+from skest.core.console import INTERRUPTED
 from skest.core.resources import device_or_auto
 from skest.engine.evaluation import predict_batch
 from skest.engine.loop import INPUT_ENDED
@@ -113,6 +113,7 @@ class CoreTraining:
         all_hooks = [progress, *callbacks, *own_hooks]
         core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
         warn_if_interrupted(model, core)
+        # One epoch, as of partial_fit, is not meant to converge.
         if n_epochs > 1 and progress.is_patient:
             warn_unless_converged(model, core, n_epochs)
         chosen = any(hook.chose_variables for hook in own_hooks)
@@ -150,6 +151,7 @@ def new_core(
     warm : WarmStartSettings or None
         Where the variables come from.
     """
+    # A fit of scikit-learn says nothing unless it is asked (verbose).
     config = model.config or RunConfig(log_step_count_steps=None)
     if config.model_dir is not None:
         # Clones share the parameter `config`, and no fit may go on from another's.
@@ -310,6 +312,7 @@ class LiveScore:
         dataset = ArrayDataset(
             self._features, self._rows.labels, batch_size=self._batch_size
         )
+        # For hooks that look at the same rows, as SkorchCallbackHook.
         run.held_out = dataset
         parameter = next(run.network.parameters())
         self._batches = list(
@@ -377,6 +380,8 @@ def fold_of_rows(
     [[2, 1], [2, 1]]
     """
     order = np.random.default_rng(seed).permutation(len(strata))
+    # A stable sort keeps the order drawn within a stratum; dealt out like cards, no two
+    # folds differ by more than one of its rows.
     order = order[np.argsort(strata[order], kind="stable")]
     fold = np.empty(len(strata), dtype=np.intp)
     fold[order] = np.arange(len(strata)) % n_folds

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skest.adapters.base import SkestEstimator
-from skest.adapters.classifier import SkestClassifier
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.parameters import (
@@ -24,7 +23,7 @@ from skest.adapters.parameters import (
     parameter,
     with_parameters,
 )
-from skest.adapters.regressor import LossParameters, SkestRegressor
+from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
 from skest.canned.linear import linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns

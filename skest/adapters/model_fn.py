@@ -10,7 +10,6 @@ from sklearn.utils import assert_all_finite
 from torch import Tensor
 
 from skest.adapters.base import SkestEstimator
-from skest.adapters.classifier import SkestClassifier
 from skest.adapters.features import ARRAY_KEY, is_table
 from skest.adapters.parameters import (
     COLUMNS,
@@ -18,7 +17,7 @@ from skest.adapters.parameters import (
     parameter,
     with_parameters,
 )
-from skest.adapters.regressor import SkestRegressor
+from skest.adapters.predictors import SkestClassifier, SkestRegressor
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.classes import LabelsTarget
 from skest.adapters.targets.numbers import NumberTarget

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from skest.adapters.base import SkestEstimator
-from skest.adapters.classifier import SkestClassifier
 from skest.adapters.parameters import (
     COLUMNS,
     NOT_NEGATIVE,
@@ -16,7 +15,7 @@ from skest.adapters.parameters import (
     parameter,
     with_parameters,
 )
-from skest.adapters.regressor import LossParameters, SkestRegressor
+from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
 from skest.canned.rnn import rnn_model_fn
 from skest.core.sklearn_compat import StrOptions
 from skest.feature_columns.columns import FeatureColumns

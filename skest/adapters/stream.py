@@ -15,13 +15,12 @@ from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import CoreTraining
 from skest.config.run_config import RunConfig
-from skest.core.voice import voice
+from skest.core.console import voice
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Run
 from skest.inputs.batches import Source
 from skest.inputs.input_context import InputContext
-from skest.inputs.input_fns import call_input_fn
-from skest.inputs.sharding import call_sharded
+from skest.inputs.sharding import call_input_fn, call_sharded
 from skest.keys import ModeKeys
 
 

@@ -52,10 +52,14 @@ class TargetScale(NamedTuple):
         ones, linked = np.ones_like(mean), np.full(len(mean), True)
         if loss == "poisson":
             tiny = np.finfo(np.float32).tiny
+            # The logit is the logarithm of the mean (the link of the head), so that a
+            # network of zeros predicts the mean; a mean of 0 has no logarithm.
             return cls._unbounded(np.log(np.maximum(mean, tiny)), ones, linked)
         if loss == "logistic":
+            # As above, with logits that are finite for a mean of 0 or 1.
             return cls._unbounded(logit(np.clip(mean, 1e-6, 1 - 1e-6)), ones, linked)
         variance = np.average((y - mean) ** 2, axis=0, weights=weight)
+        # Equal numbers whose mean was rounded: a division would make noise of that.
         constant = variance <= np.finfo(np.float64).eps * mean**2
         deviation = np.where(constant, 1.0, np.sqrt(variance))
         return cls(mean, deviation, ~linked, y.min(axis=0), y.max(axis=0))

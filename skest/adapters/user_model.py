@@ -62,6 +62,8 @@ class UserModel:
         dtype: torch.dtype,
     ) -> None:
         self._model_fn = model_fn
+        # As in tf.estimator.Estimator: what model_fn does to its params, no later call
+        # sees.
         self._params = copy.deepcopy(params)
         self._given = dict(given)
         self._columns = columns
@@ -76,6 +78,8 @@ class UserModel:
         if spec.network is not None:
             _prepare(spec.network, self._dtype)
         for optimizer in spec.optimizers:
+            # The cast gave variables another type than slots that the optimizer has
+            # made at once, as Adagrad's.
             follow_parameters(optimizer)
         if mode != ModeKeys.PREDICT:
             spec = _weighing(spec, WEIGHT_KEY in features)
@@ -172,6 +176,7 @@ class _RowLoss:
 def _weighing(spec: EstimatorSpec, is_weighted: bool) -> EstimatorSpec:
     """Let the weights of the rows reach the loss, and features look as given."""
     head = _owner(spec.loss)
+    # A head of skest can weigh both its loss and its metrics.
     if is_weighted and isinstance(getattr(head, "head", head), SingleTaskHead):
         return _with_weighted_head(spec, head)
     return replace(
@@ -336,8 +341,11 @@ def class_predictions(own: Mapping[str, Any], n_classes: int) -> dict[str, Tenso
             return {} if ids is None else {_CLASS_IDS: ids}
         probabilities = _from_logits(logits)
     if logits is None:
+        # The softmax of logarithms of probabilities gives these back.
         logits = probabilities.log()
     if logits.shape[1] == 2:
+        # One logit is what binary targets are scored by: the softmax of two is the
+        # sigmoid of their difference.
         logits = logits[:, 1:] - logits[:, :1]
     if ids is None:
         # Not from the probabilities, which round a small logit to a tie.

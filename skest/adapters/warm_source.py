@@ -112,6 +112,7 @@ def column_axes(
             module = f"{table_scope(parameter, kind)}{module_name(column.name)}."
             axes |= {module + name: of for name, of in _periodic_axes(column).items()}
         is_piecewise = isinstance(column, PiecewiseLinearColumn)
+        # A linear model has weights for the code itself and no table of dimensions.
         if is_piecewise and column.dimension and kind != "linear":
             axes[table_scope(parameter, kind) + parameter_name(column.name)] = {
                 0: code_meaning(column),
@@ -169,6 +170,8 @@ def inputs_meaning(columns: Sequence[FeatureColumns | None]) -> Meaning:
     entries = []
     for several in columns:
         active = [] if several is None else several.active
+        # The order in which a network joins them, as `_normalize_feature_columns` of
+        # TensorFlow has it.
         for column in sorted(active, key=lambda column: column.name):
             outputs = outputs_meaning(column)
             entries += [(column.name, outputs.kind, e) for e in outputs.entries]

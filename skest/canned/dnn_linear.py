@@ -7,20 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skest.canned.dnn import as_units, with_members
+from skest.canned.dnn import MeanLogits, as_units, with_members
 from skest.canned.linear import auto_learning_rate, ftrl_penalties
 from skest.canned.optimization import Part, optimization
 from skest.engine.model import pure_model_fn
 from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.encoding import PartsEncoding
 from skest.feature_columns.modules import DenseFeatures, LinearFeatures
-from skest.heads.ensemble import MeanLogits
 from skest.keys import ModeKeys
 from skest.networks.dnn import DNN, Combined
 from skest.optimizers.named import OptimizersLike
 from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
+# The linear part of tf.estimator.DNNLinearCombinedClassifier has a lower one than a
+# linear model by itself.
 _MAX_LINEAR_LEARNING_RATE = 0.005
 
 

@@ -16,6 +16,7 @@ from skest.keys import ModeKeys
 from skest.optimizers.schedules import LRSchedulerLike, RateFunction
 from skest.spec import EstimatorSpec
 
+# As tf.estimator.LinearClassifier: the smaller one of 0.2 and 1 / sqrt(n_columns).
 _MAX_LEARNING_RATE = 0.2
 
 

@@ -116,6 +116,8 @@ class Checkpoint:
             slots = _with_prefix(self.optimizer, f"{i}:")
             now = [_options(group) for group in optimizer.param_groups]
             load_named_state(optimizer, network.named_parameters(), slots, options)
+            # Options of this run count, as a rate that was changed; but a scheduler
+            # that goes on builds on those that were saved.
             if not any(is_scheduler_of(s, optimizer) for s, _ in states):
                 for group, options_now in zip(optimizer.param_groups, now, strict=True):
                     group.update(options_now)

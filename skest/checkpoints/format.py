@@ -30,6 +30,8 @@ TENSOR_FILES = {
 _FORMAT_OF_SHARDS = "skest.sharded_checkpoint/1"
 _CHECKSUM = "crc32"
 _BLOCK_BYTES = 1 << 20
+# What JSON, safetensors and the checks here raise for files that were cut off or
+# changed.
 _DAMAGE = (
     AttributeError,
     FileNotFoundError,
@@ -193,6 +195,7 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
         },
     }
     state[_CHECKSUM] = _crc32_of(state)
+    # Last, for what has no such file is no checkpoint.
     write_file(directory / STATE, json.dumps(state).encode())
 
 

@@ -10,8 +10,12 @@ import numpy as np
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint
-from skest.checkpoints.results import eval_dir_of
-from skest.checkpoints.store import CheckpointStore, DirectoryStore, MemoryStore
+from skest.checkpoints.store import (
+    CheckpointStore,
+    DirectoryStore,
+    MemoryStore,
+    eval_dir_of,
+)
 from skest.config.run_config import KeepBest, RunConfig
 from skest.exceptions import NotFittedError
 
@@ -104,7 +108,7 @@ class CheckpointHolder:
     def eval_dir(self, name: str | None = None) -> Path | None:
         """Return the directory for results of an evaluation; None without model_dir.
 
-        `skest.checkpoints.results.read_eval_results` reads what is there.
+        `skest.checkpoints.store.read_eval_results` reads what is there.
         """
         if self.model_dir is None:
             return None

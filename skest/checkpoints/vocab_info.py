@@ -125,6 +125,7 @@ class VocabInfo:
         found = map(row_of.get, new, repeat(-1))
         known = np.fromiter(found, dtype=np.int64, count=len(new))
         oov = np.full(n_oov, -1)
+        # Of another number of buckets, each value is in another one: none can be kept.
         if n_old - len(old) == n_oov:
             oov = len(old) + np.arange(n_oov)
         return np.concatenate([known, oov])

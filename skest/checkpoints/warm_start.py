@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import is_checkpoint, read_checkpoint
 from skest.checkpoints.store import DirectoryStore
-from skest.checkpoints.versions import list_versions
 from skest.checkpoints.vocab_info import VocabInfo
+from skest.core.files import list_versions
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
@@ -233,6 +233,7 @@ def _selected(
     for pattern in [wanted] if isinstance(wanted, str) else wanted or ():
         # A name is a pattern, too, but shall not match those that only begin with it.
         is_name = not isinstance(wanted, str) and pattern in variables
+        # From the beginning of a name, as tf.train.warm_start takes patterns.
         found = {n for n in variables if re.match(pattern, n)}
         selected |= {pattern} if is_name else found
         if not found:
@@ -558,8 +559,11 @@ def warm_start(
     )
     with torch.no_grad():
         for name, value in transfers.items():
+            # In place: optimizers hold these very tensors.
             variables[name].copy_(value)
     for rule in rules:
+        # Its weights are a function of its slots: the first step would lose those taken
+        # over.
         if isinstance(rule, Ftrl):
             rule.keep_weights(variables[name] for name in transfers)
     report = WarmStartReport(source.name, reports)
@@ -615,6 +619,7 @@ def _checkpoint_path(path: Path) -> Path:
     latest = DirectoryStore(path).latest_path()
     if latest is not None:
         return latest
+    # What `Estimator.export` has written with format="checkpoint".
     for version in reversed(list_versions(path)):
         if is_checkpoint(version):
             return version

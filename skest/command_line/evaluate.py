@@ -16,7 +16,7 @@ from skest.command_line.tables import (
     print_metrics,
     read_table,
 )
-from skest.core.arguments import ArgumentParser
+from skest.core.checks import ArgumentParser
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest evaluate") -> int:

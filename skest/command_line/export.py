@@ -17,7 +17,7 @@ from skest.command_line.tables import (
     print_json,
     read_table,
 )
-from skest.core.arguments import ArgumentParser
+from skest.core.checks import ArgumentParser
 from skest.export.runtime import load
 
 _N_EXAMPLES = 16

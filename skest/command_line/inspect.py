@@ -7,9 +7,7 @@ from typing import Any
 
 from skest.adapters.summary import layers_of
 from skest.checkpoints.format import is_checkpoint, read_checkpoint
-from skest.checkpoints.results import read_eval_results
-from skest.checkpoints.store import DirectoryStore
-from skest.checkpoints.versions import list_versions
+from skest.checkpoints.store import DirectoryStore, read_eval_results
 from skest.command_line.tables import (
     MODEL,
     add_json_option,
@@ -17,7 +15,8 @@ from skest.command_line.tables import (
     print_json,
     print_metrics,
 )
-from skest.core.arguments import ArgumentParser
+from skest.core.checks import ArgumentParser
+from skest.core.files import list_versions
 from skest.export.manifest import MANIFEST, described_type
 from skest.export.runtime import load
 from skest.feature_columns.describe import text_table

@@ -16,7 +16,7 @@ from skest.command_line.tables import (
     read_table,
     write_rows,
 )
-from skest.core.arguments import ArgumentParser
+from skest.core.checks import ArgumentParser
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "skest predict") -> int:

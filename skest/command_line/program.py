@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from skest._version import __version__
-from skest.core.arguments import ArgumentParser
+from skest.core.checks import ArgumentParser
 
 # Modules with a function main(arguments, prog); imported when their command is given.
 _COMMANDS = {

@@ -32,7 +32,7 @@ from skest.command_line.tables import (
     print_metrics,
     read_table,
 )
-from skest.core.arguments import ArgumentParser
+from skest.core.checks import ArgumentParser
 from skest.core.files import explained, remove_directory, write_directory
 
 PICTURE = "training_curve.png"

@@ -79,6 +79,8 @@ class ClusterSpec:
 
         The chief comes first and parameter servers last, in between by name.
         """
+        # As `_get_global_id_in_cluster` of TensorFlow's run_config: the chief first,
+        # the others by name, parameter servers last.
         return sorted(
             self._jobs, key=lambda job: (job == "ps", job not in _CHIEFS, job)
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice, repeat
 
+# The port in the examples of tf.train.ClusterSpec.
 _PORT = 2222
 _INSTEAD = "Describe the cluster in SKEST_CONFIG instead if it is not like that."
 

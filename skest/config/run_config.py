@@ -13,9 +13,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from skest.config.cluster import ClusterSpec, TaskConfig, task_from_env
-from skest.config.strategies import DataParallel, Strategy
-from skest.core.checks import check_choice, check_integer, check_positive
-from skest.core.former_arguments import FormerArguments
+from skest.config.strategies import AsyncParameterServer, DataParallel, Strategy
+from skest.core.checks import (
+    FormerArguments,
+    check_choice,
+    check_integer,
+    check_positive,
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,7 @@ class KeepBest:
         return sorted(steps, key=lambda step: sign * values[step])
 
 
+# As in tf.estimator.RunConfig.
 _SAVE_SECS_DEFAULT = 600
 EXECUTIONS = ("auto", "eager", "graph")
 
@@ -450,3 +455,23 @@ def check_config(
             f"{str(model_dir)!r} here and {str(config.model_dir)!r} in 'config'."
         )
     return config.replace(model_dir=model_dir)
+
+
+def strategy_of(config: RunConfig) -> Strategy | None:
+    """Return how the tasks share a training; None if this process trains alone.
+
+    Parameters
+    ----------
+    config : RunConfig
+        With ``train_distribute=None`` in a cluster that has parameter servers, it is
+        ``AsyncParameterServer()``, as with ``TF_CONFIG`` in TensorFlow.
+    """
+    if config.train_distribute is None and config.num_ps_replicas:
+        return AsyncParameterServer()
+    return config.train_distribute
+
+
+def is_alone(config: RunConfig) -> bool:
+    """Tell whether a process knows of no others, so that it trains alone."""
+    is_worker = config.task_type == "worker"
+    return strategy_of(config) is None and is_worker and not config.cluster_spec

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments that several parts of skest share, and warnings about them."""
+"""Checks of arguments that several parts of skest share, and warnings about them.
 
+The names that tf.estimator gave to arguments are refused with what to write instead.
+"""
+
+import argparse
 import contextlib
+import functools
+import inspect
 import operator
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ClassVar, NoReturn, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -208,3 +214,68 @@ def _caller() -> _Place:
 
 def _is_between(names: dict[str, object]) -> bool:
     return str(names.get("__name__")).partition(".")[0] in _BETWEEN
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def former_arguments(**former: str) -> Callable[[_F], _F]:
+    """Return a decorator: a function says what became of arguments of its namesake.
+
+    Parameters
+    ----------
+    **former : str
+        What to do instead, by the name of the argument.
+
+    Examples
+    --------
+    >>> from skest.core.checks import former_arguments
+    >>> @former_arguments(normalizer_fn="use 'normalizer'")
+    ... def column(key, normalizer=None):
+    ...     return key
+    >>> column("age", normalizer_fn=abs)
+    Traceback (most recent call last):
+        ...
+    TypeError: column has no argument 'normalizer_fn'; use 'normalizer'.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            _refuse(function.__name__, kwargs, former)
+            return function(*args, **kwargs)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+class FormerArguments:
+    """A base of classes that say what became of arguments of their namesakes."""
+
+    _former_arguments: ClassVar[Mapping[str, str]] = {}
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Refuse arguments that are not there any more, unless a subclass has them."""
+        former = cls._former_arguments
+        if former.keys() & kwargs:
+            own = inspect.signature(cls.__init__).parameters
+            if all(own[name].kind is not inspect.Parameter.VAR_KEYWORD for name in own):
+                given = {name: None for name in kwargs if name not in own}
+                _refuse(cls.__name__, given, former)
+        return super().__new__(cls)
+
+
+def _refuse(called: str, given: Mapping[str, Any], former: Mapping[str, str]) -> None:
+    for name in given:
+        if name in former:
+            raise TypeError(f"{called} has no argument {name!r}; {former[name]}.")
+
+
+class ArgumentParser(argparse.ArgumentParser):
+    """Ends the process with one line, without the usage of all options."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where the options are listed."""
+        hint = "" if message.endswith(".") else f". See `{self.prog} --help`."
+        self.exit(2, f"{self.prog}: error: {message}{hint}\n")

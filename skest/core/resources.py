@@ -154,6 +154,8 @@ class IntraOpThreads:
 
     @classmethod
     def _after_fork(cls) -> None:
+        # The threads of OpenMP do not outlive a fork: a child that waits for them
+        # hangs.
         cls._is_forked, cls._lock = True, threading.Lock()
         torch.set_num_threads(1)
 
@@ -257,6 +259,8 @@ def bytes_in_words(n_bytes: float) -> str:
     return f"{n_bytes:.1f} GiB"
 
 
+# Of the wrapper that keeps methods from being compiled. Its first call imports
+# torch._dynamo, which takes longer than many a training.
 _GUARD = torch._disable_dynamo(Optimizer.step).__code__
 
 

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private names of scikit-learn that skest uses, in one place."""
 
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import Interval, Options, StrOptions
-from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.metaestimators import _BaseComposition
+from sklearn.utils._set_output import _get_output_config as get_output_config
+from sklearn.utils.metaestimators import _BaseComposition as BaseComposition
 from sklearn.utils.validation import (
-    _check_feature_names_in,
-    _check_sample_weight,
-    _check_y,
+    _check_feature_names_in as check_feature_names_in,
+)
+from sklearn.utils.validation import (
+    _check_sample_weight as check_sample_weight,
+)
+from sklearn.utils.validation import (
+    _check_y as check_y,
 )
 
 __all__ = [
@@ -22,10 +26,3 @@ __all__ = [
     "get_output_config",
     "safe_indexing",
 ]
-
-BaseComposition = _BaseComposition
-check_feature_names_in = _check_feature_names_in
-check_sample_weight = _check_sample_weight
-check_y = _check_y
-get_output_config = _get_output_config
-safe_indexing = _safe_indexing

@@ -21,13 +21,11 @@ from joblib.parallel import get_active_backend
 from skest.config.run_config import RunConfig
 from skest.config.strategies import AsyncParameterServer, SharedMemory
 from skest.core.random import seed_sequence
-from skest.distributed.job import write_job
-from skest.distributed.processes import TASK, Processes
+from skest.distributed.processes import TASK, Processes, write_job
 from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
-from skest.engine.loop import INPUT_ENDED, move_to_step
-from skest.engine.replica import Replica
+from skest.engine.loop import INPUT_ENDED, Replica, move_to_step
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 
@@ -140,6 +138,8 @@ class Workers:
         last_step = self._max_steps
         if self._steps is not None:
             last_step = run.start_step + self._steps
+        # The processes share the cores: with all threads in each, they would slow each
+        # other down.
         threads = max(1, torch.get_num_threads() // self._n)
         for index in range(1, self._n):
             self.processes.start(

@@ -21,11 +21,10 @@ from torch import Tensor
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
 from skest.core.checks import check_positive
-from skest.core.interrupts import INTERRUPTED
+from skest.core.console import INTERRUPTED
 from skest.core.random import seed_sequence
 from skest.core.resources import resolve_device
-from skest.engine.loop import INPUT_ENDED
-from skest.engine.replica import Replica
+from skest.engine.loop import INPUT_ENDED, Replica
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
@@ -34,6 +33,7 @@ from skest.optimizers.row_sparse import RowSparse
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FAILURE = "failure"
+# How often one that waits looks whether another has left, long before the timeout.
 _POLL = datetime.timedelta(seconds=0.5)
 
 
@@ -100,6 +100,7 @@ class Peers:
         """Give the group up; the others learn why when they wait for this process."""
         text = f"rank {self.rank}: {reason}"
         with _ignoring_the_lost():
+            # The first reason stays: others are its consequences.
             self._store.compare_set(_FAILURE, "", text)
         dist.destroy_process_group()
 
@@ -177,6 +178,7 @@ class Peers:
     def _wait(self, work: Any, tensor: Tensor | None = None) -> None:
         """Wait for an operation, and meanwhile look whether somebody has left."""
         if tensor is not None and tensor.device.type != "cpu":
+            # On CUDA it only puts streams in order, and does not block.
             work.wait()
             return
         deadline = time.monotonic() + self._timeout.total_seconds()
@@ -462,6 +464,7 @@ class SynchronousReplica(Replica):
         """Wait until the chief has saved, so that all have what it saved."""
         name = None if run.model_dir is None else Path(run.model_dir).name
         names = {*self.peers.texts(json.dumps(name))}
+        # Who has another directory than the chief, or none, is sent what was saved.
         if len(names) > 1 or name is None:
             saved = self.peers.shared(self._store.latest() if self.is_chief else None)
             self.result = None if self.is_chief else saved

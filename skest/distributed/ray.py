@@ -218,11 +218,9 @@ class _Run:
         """Return the addresses by type of task; nobody connects to others than ps."""
         ray = _ray()
         asked = [server.address.remote() for server in servers]
-        _, missing = (
-            ray.wait(asked, num_returns=len(asked), timeout=seconds)
-            if (asked)
-            else ([], [])
-        )
+        missing: list[Any] = []
+        if asked:  # Ray can't wait for nothing
+            _, missing = ray.wait(asked, num_returns=len(asked), timeout=seconds)
         if missing:
             raise TimeoutError(
                 f"Ray had no resources for {len(missing)} of {len(asked)} parameter "

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from skest.distributed.job import anonymous_file
-from skest.engine.loop import move_to_step
-from skest.engine.replica import Replica
+from skest.distributed.processes import anonymous_file
+from skest.engine.loop import Replica, move_to_step
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.optimizers.row_sparse import RowSparse

@@ -19,11 +19,10 @@ from typing import Any
 from torch import Tensor
 
 from skest.core.random import draws_from_global_generator, is_known_code
-from skest.engine.loop import Step, train_step, trained_parameters
+from skest.engine.loop import LONE, Replica, Step, train_step, trained_parameters
 from skest.engine.recorded.recording import NotRecordableError, map_leaves
 from skest.engine.recorded.stack import Batch, Computation, Member, Stack
 from skest.engine.recorded.step import are_flat
-from skest.engine.replica import LONE, Replica
 from skest.hooks.base import EpochwiseHook, Hook, Run
 from skest.hooks.checkpoint import CheckpointSaverHook
 from skest.hooks.logging import LoggingHook
@@ -130,6 +129,8 @@ class Crew:
             stack = question.member.stack
             (unstacked if stack is None else by_stack[stack]).append(question)
         for stack, asking in by_stack.items():
+            # A stack computes for those who left, too: half empty, it is given up for a
+            # new one.
             is_empty = 2 * len(asking) <= len(stack.members)
             if is_empty or len({question.kinds for question in asking}) > 1:
                 unstacked += asking
@@ -228,6 +229,8 @@ class _Trainee(Replica):
         return self._step
 
     def _step(self, features: Any, labels: Any) -> Tensor:
+        # The hooks of every step still run one by one, with the losses that came
+        # before.
         loss = next(self._losses, None)
         if loss is not None:
             return loss
@@ -277,6 +280,7 @@ class _Trainee(Replica):
         table, per_epoch = run.table, run.steps_per_epoch
         if table is None or per_epoch is None or run.batch is None:
             return 1
+        # Early stopping looks at the model between two epochs.
         to_epoch = per_epoch - (table.n_skipped + run.n_taken) % per_epoch
         if not self._fitting:
             sizes: list[int] = []

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.results import eval_dir_of, write_eval_result
+from skest.checkpoints.store import eval_dir_of, write_eval_result
 from skest.core.random import RunRandom
 from skest.core.resources import IntraOpThreads, dense_size, threads_for
 from skest.engine.loop import scalar_loss
@@ -172,6 +172,7 @@ def evaluate_loop(
     for hook in hooks:
         hook.end(run)
     results = {name: _result(name, metric) for name, metric in metrics.items()}
+    # The mean over batches, as in tf.estimator; `average_loss` is that over examples.
     results[MetricKeys.LOSS] = torch.stack(losses).double().mean().item()
     results[MetricKeys.GLOBAL_STEP] = run.global_step
     return dict(sorted(results.items()))

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step loop of training, with hooks around it."""
+"""The step loop of training, with hooks around it, and the part of one process in it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
+from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.store import CheckpointStore, DirectoryStore
 from skest.hooks.base import Hook, Run
+from skest.inputs.input_context import InputContext
 from skest.optimizers.row_sparse import take_step
 from skest.spec import EstimatorSpec
 
@@ -63,6 +69,8 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
         else:
             values.append(parameter.grad)
     norm = get_total_norm(values)
+    # Torch's 1e-6 keeps a norm of 0 from dividing by it; no branch waits for the
+    # device.
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for value in values:
         value.mul_(scale.to(value.device))
@@ -88,6 +96,7 @@ def reset_gradients(optimizer: Optimizer) -> None:
     if type(optimizer).zero_grad is not Optimizer.zero_grad:
         optimizer.zero_grad()
         return
+    # None rather than zeros, as torch's own default: an absent gradient is no update.
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = None
@@ -136,6 +145,7 @@ def train_loop(
     watching = [hook for hook in hooks if hook.watches_gradients]
     for hook in hooks:
         hook.begin(run)
+    # Looked up once: this loop is what a step costs beside its operations.
     before = [h.before_step for h in hooks if _overrides(h, "before_step")]
     after = [h.after_step for h in hooks if _overrides(h, "after_step")]
     while not run.should_stop:
@@ -149,7 +159,8 @@ def train_loop(
         wanting = watching and [hook for hook in watching if hook.wants_gradients(run)]
         run.in_step = True
         if wanting:
-            run.loss = _watched_step(run, wanting, watched_step)
+            show = partial(_show_gradients, run, wanting)
+            run.loss = watched_step(*batch, show)
         else:
             run.loss = step(*batch)
         run.n_taken += 1
@@ -177,19 +188,14 @@ def move_to_step(run: Run, step: int) -> None:
     """Set the global step, and learning rates to what they are at it."""
     before, run.global_step = run.global_step, step
     for scheduler in run.spec.lr_schedulers:
+        # Beside other workers several steps may have passed since the last one here.
         for _ in range(before, step):
             scheduler.step()
 
 
-def _watched_step(run: Run, wanting: Sequence[Hook], step: WatchedStep) -> Tensor:
-    """Take a step eagerly, and show its gradients to the hooks that want them."""
-
-    def after_backward() -> None:
-        for hook in wanting:
-            hook.after_backward(run)
-
-    features, labels = run.batch or (None, None)
-    return step(features, labels, after_backward)
+def _show_gradients(run: Run, wanting: Sequence[Hook]) -> None:
+    for hook in wanting:
+        hook.after_backward(run)
 
 
 def train_step(
@@ -305,3 +311,146 @@ def scalar_loss(loss: Tensor) -> Tensor:
             f"{tuple(loss.shape)}. Reduce it, for example with .mean()."
         )
     return loss.reshape(())
+
+
+class Replica:
+    """The part of one process in a training; this one trains alone.
+
+    It is the seam for `skest.distributed`: the loop in `skest.engine.loop` and the code of
+    models do not know which replica is at work. Its methods are called in the order in
+    which they stand here, `steps_taken` after every step if `counts_steps`. It is a
+    context manager that calls `close`.
+
+    Attributes
+    ----------
+    is_chief : bool
+        Whether this process reads and writes the checkpoints of ``model_dir``, writes
+        summaries, and runs the hooks that are for one process only.
+    input_context : InputContext or None
+        Which part of the input it reads; None is all of it.
+    result : Checkpoint or None
+        After `leave`: the last checkpoint of the training, for a process beside the chief
+        that has no other way to it.
+    """
+
+    is_chief: bool = True
+    input_context: InputContext | None = None
+    result: Checkpoint | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> bool | None:
+        self.close()
+        return None
+
+    def latest(self, store: CheckpointStore) -> Checkpoint | None:
+        """Return what to go on from, for this process, or None."""
+        return store.latest()
+
+    def seed(self, seed: int | None, start: int) -> int | None:
+        """Return the seed of the random numbers of this process.
+
+        Parameters
+        ----------
+        seed : int or None
+            ``RunConfig.random_seed``.
+        start : int
+            The global step to go on from.
+        """
+        return seed
+
+    def building(self) -> AbstractContextManager[Any]:
+        """Return what is entered while the model is built."""
+        return nullcontext()
+
+    def begin(self, run: Run) -> None:
+        """Take part, before the first step.
+
+        The network and the optimizers of `run` are those of its checkpoint, or freshly
+        initialized. Sets ``run.global_step`` if others have taken steps already.
+        """
+
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
+        """Return what takes the steps; `make` returns what does so in one process.
+
+        ``make(halves=...)`` does so with other `skest.engine.loop.Halves` of a step.
+        """
+        return make()
+
+    def batches(
+        self, run: Run, batches: Iterator[tuple[Any, Any]]
+    ) -> Iterator[tuple[Any, Any]]:
+        """Return the batches to train on, of those of this process."""
+        return batches
+
+    def make_watched_step(self, run: Run) -> WatchedStep:
+        """Return what takes the steps of which hooks want the gradients."""
+        return partial(train_step, run.spec)
+
+    def steps_taken(self, run: Run) -> int:
+        """Return the global step, after this process has taken one more step."""
+        return run.global_step + 1
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether `steps_taken` does more than to add 1, and is called at every step."""
+        return type(self).steps_taken is not Replica.steps_taken
+
+    def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
+        """Return a checkpoint; `capture` returns that of the state in this process."""
+        return capture(run)
+
+    def refresh(self, run: Run) -> None:
+        """Bring the network up to date, for who looks at it between two steps."""
+
+    def finish(self, run: Run) -> None:
+        """Wait for what others have to do before the last checkpoint.
+
+        Called when the loop has ended by itself, before the ``end`` of the hooks.
+        """
+
+    def leave(self, run: Run) -> None:
+        """Take no part any more, after the last checkpoint."""
+
+    def close(self) -> None:
+        """Let go of connections and memory, also after an error."""
+
+
+#: What makes the replica of a process that trains alone; `skest.engine.crew` lets its
+#: trainings meet.
+LONE: ContextVar[Callable[[], Replica]] = ContextVar("skest_lone", default=Replica)
+
+
+class EndOfTraining:
+    """Sees in ``model_dir`` whether the chief has ended the training.
+
+    A training that was ended by an error does not count: the chief may be started again.
+
+    Parameters
+    ----------
+    model_dir : Path
+        What is noted there when this is made may be of an earlier training.
+    """
+
+    def __init__(self, model_dir: Path) -> None:
+        self._store = DirectoryStore(model_dir)
+        self._before = self._found()
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the chief has done anything since this was made."""
+        return self._found() != self._before
+
+    def reason(self) -> str | None:
+        """Return why the training has ended since this was made, None if it has not."""
+        found = self._found()
+        return None if found == self._before else found[1]
+
+    def old_reason(self) -> str | None:
+        """Return why a training had ended when this was made, if none has begun since."""
+        found = self._found()
+        return found[1] if found == self._before else None
+
+    def _found(self) -> tuple[object, str | None]:
+        return self._store.version(), self._store.end_reason()

@@ -107,11 +107,15 @@ class ModelFn:
         random: RunRandom,
     ) -> EstimatorSpec:
         """Build a fresh model on the device of `random`; errors are those of a call."""
+        # The lock on torch's global generator would make predictions wait for
+        # trainings.
         draws = mode == ModeKeys.TRAIN or not self.is_pure
         with random.as_global() if draws else nullcontext():
             spec = self(features, labels, mode, config)
         if mode == ModeKeys.TRAIN and spec.network is not None:
             for optimizer in spec.optimizers:
+                # A model_fn that makes its optimizer of another network would train
+                # nothing, untold.
                 check_members(optimizer, spec.network)
         if spec.network is not None and random.device.type != "cpu":
             n_rows = count_rows(features, "features")

@@ -15,7 +15,7 @@ from torch import Tensor
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
 from skest.config.run_config import RunConfig
-from skest.core.interrupts import INTERRUPTED, stopping_on_interrupt
+from skest.core.console import INTERRUPTED, stopping_on_interrupt
 from skest.core.random import RunRandom
 from skest.core.resources import (
     IntraOpThreads,
@@ -23,10 +23,9 @@ from skest.core.resources import (
     explained_out_of_memory,
     threads_for,
 )
-from skest.engine.loop import train_loop, trained_parameters
+from skest.engine.loop import Replica, train_loop, trained_parameters
 from skest.engine.model import ModelBuilder, ModelFn, encoded_batches, restore
 from skest.engine.recorded.choice import make_step
-from skest.engine.replica import Replica
 from skest.exceptions import ModelDirInUseError, NanLossDuringTrainingError
 from skest.hooks.base import Hook, Run
 from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
@@ -119,10 +118,12 @@ def run_training(
     builder.remember(first[0])
     seed = replica.seed(builder.config.random_seed, start)
     random = RunRandom(seed, builder.device)
+    # Parameter servers hold tables that are too large to be built in every process.
     with replica.building():
         spec = builder.build(*first, ModeKeys.TRAIN, random)
     if checkpoint is None and replica.is_chief:
         order.warm_start(spec, random)
+    # After a warm start there is no checkpoint, and this does nothing.
     restore(spec, checkpoint, random)
     del checkpoint  # it may be larger than the model
     capture = functools.partial(_capture, random, source)
@@ -194,6 +195,8 @@ def _take_steps(
     n_steps = order.steps_ahead(source, run.start_step)
     useful = threads_for(dense_size(run.network), n_rows, passes=3)
     with (
+        # Entered first, left last: hooks and the save after an error still read the
+        # input.
         contextlib.closing(source),
         contextlib.closing(run),
         IntraOpThreads.limited_to(useful, wanted=config.num_threads),
@@ -233,6 +236,8 @@ def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
         run.spec.optimizers,
         run.spec.lr_schedulers,
         random,
+        # A training that is over begins its input anew, as train called twice does in
+        # tf.estimator; an interrupted one goes on.
         None if is_over else source.position(n_taken),
     )
 
@@ -272,6 +277,7 @@ def training_hooks(
         steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs
         if config.model_dir is None:
             steps = secs = None  # a copy in memory serves only the end of the call
+        # As tf.estimator: a saver of the user's replaces the one of the configuration.
         savers = [CheckpointSaverHook(steps or None, secs or None)]
     summaries = [hook for hook in others if isinstance(hook, SummarySaverHook)]
     late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]

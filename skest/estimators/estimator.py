@@ -21,11 +21,12 @@ from skest.checkpoints.warm_start import (
     as_warm_start_settings,
     warm_start,
 )
-from skest.config.run_config import RunConfig, check_config
+from skest.config.run_config import RunConfig, check_config, is_alone
 from skest.core.checks import Several, check_all, check_steps
 from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
 from skest.engine.evaluation import run_evaluation
+from skest.engine.loop import LONE, Replica
 from skest.engine.model import ModelBuilder, ModelFn
 from skest.engine.prediction import (
     GetModel,
@@ -34,7 +35,6 @@ from skest.engine.prediction import (
     new_prediction_model,
     run_prediction,
 )
-from skest.engine.replica import LONE, Replica, is_alone
 from skest.engine.training import TrainingOrder, run_training, train_part
 from skest.hooks.base import Hook
 from skest.hooks.checkpoint import CheckpointListener
@@ -430,9 +430,8 @@ class Estimator(CheckpointHolder):
             If `checkpoint_path` is no checkpoint, or an asset is no file or has a name
             that leads out of ``assets/``.
         """
-        from skest.export.spec_export import (
-            export_estimator,  # training needs none of it
-        )
+        # Here, because training needs none of it.
+        from skest.export.spec_export import export_estimator
 
         return export_estimator(
             self._builder,
@@ -494,6 +493,7 @@ class Estimator(CheckpointHolder):
         run = run_training(self._builder, order, replica, store, check_lock)
         if run is not None and replica.result is not None:
             self._config = self._config.replace(model_dir=None)
+            # The chief's directory is not to be seen from here: what it saved was sent.
             self._store = MemoryStore(replica.result)
             self._store.note_stop(str(run.stop_reason))
 

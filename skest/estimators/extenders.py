@@ -81,6 +81,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
         params=estimator.params,
         warm_start_from=estimator._warm_start_from,
     )
+    # Both see one training, also if its checkpoint is in memory only.
     extended._store = estimator._store
     return extended
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
-from skest.config.run_config import RunConfig
+from skest.config.run_config import RunConfig, strategy_of
 from skest.config.strategies import DataParallel, LocalSGD
 from skest.core.checks import as_tuple
-from skest.core.interrupts import INTERRUPTED
-from skest.engine.replica import EndOfTraining, strategy_of
+from skest.core.console import INTERRUPTED
+from skest.engine.loop import EndOfTraining
 from skest.estimators.estimator import Estimator
 from skest.estimators.evaluations import (
     Evaluation,
@@ -27,6 +27,7 @@ from skest.hooks.base import Run
 from skest.hooks.checkpoint import CheckpointListener
 
 _PAUSE = 0.5
+# As `_DELAY_SECS_PER_WORKER` of tensorflow_estimator's training.py.
 _SECONDS_BETWEEN_STARTS = 5.0
 _SECONDS_TO_NOTE_END = 30.0  # the last checkpoint comes first
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skest.checkpoints.versions import list_versions
+from skest.core.files import list_versions
 from skest.exceptions import ArtifactError
 from skest.export.manifest import MANIFEST, MAX_JSON_BYTES, MODEL, WARMUP, parsed
 
@@ -199,6 +199,7 @@ def _size(path: Path) -> int:
 
 def _read(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
+        # One byte more shows that the file has grown since.
         data = file.read(size + 1)
     if len(data) != size:
         raise ArtifactError(f"{str(path)!r} changed while it was read.")

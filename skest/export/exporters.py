@@ -13,9 +13,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from skest.checkpoints.versions import list_versions, remove_old_versions
-from skest.core.checks import check_choice, check_directory_name, check_integer
-from skest.core.former_arguments import FormerArguments
+from skest.core.checks import (
+    FormerArguments,
+    check_choice,
+    check_directory_name,
+    check_integer,
+)
+from skest.core.files import list_versions, remove_old_versions
 from skest.export.writer import Assets, check_format
 from skest.keys import MetricKeys
 
@@ -145,6 +149,7 @@ class _Exporting(Exporter):
         plain = {
             n: v.tolist() if hasattr(v, "tolist") else v for n, v in eval_result.items()
         }
+        # Assets are files, which are copied when the version is written.
         with TemporaryDirectory() as folder:
             result = Path(folder, _RESULT)
             result.write_text(json.dumps(plain), encoding="utf-8")

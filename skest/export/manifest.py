@@ -106,6 +106,8 @@ def described_type(feature: Mapping[str, Any]) -> str:
 
 def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make the object of a JSON document; refuse names that are there twice."""
+    # JSON readers differ in which of the two they take: what is checked here might not
+    # be what another engine runs.
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a name is there twice")
@@ -223,5 +225,6 @@ def _is_missing(value: Any, dtype: str) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    # Python's JSON reads NaN and Infinity, too, and integers that no float holds.
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max

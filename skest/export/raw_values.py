@@ -130,6 +130,7 @@ def _pick(
 
 
 def _stacked(columns: Mapping[str, Any]) -> NDArray[Any]:
+    # NumPy would make texts of numbers that stand beside texts.
     arrays = (np.asarray(values, dtype=object) for values in columns.values())
     cells = [a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for a in arrays]
     shapes = {array.shape for array in cells}

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from skest.checkpoints.versions import version_number
-from skest.core.arguments import ArgumentParser
+from skest.core.checks import ArgumentParser
+from skest.core.files import version_number
 from skest.export.manifest import MANIFEST
 from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer

@@ -25,6 +25,7 @@ MEMORY = 2**31
 and packed for the processor."""
 
 _CHILD = "from skest.export import runtime, trial; trial.run_in_child(runtime.load)"
+# On the clock, as a multiple of SECONDS: other processes may take the processor.
 _WAITING = 10
 _PER_BYTE = 4
 _REFUSED, _LACKS_MEMORY = 3, 4

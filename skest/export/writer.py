@@ -19,9 +19,8 @@ import torch
 from skest._version import __version__
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint, write_checkpoint
-from skest.checkpoints.versions import write_version
 from skest.core.checks import check_choice
-from skest.core.files import explained
+from skest.core.files import explained, write_version
 from skest.exceptions import ArtifactError, ExportError
 from skest.export.artifact import check_file_name
 from skest.export.manifest import (

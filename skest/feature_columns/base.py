@@ -69,6 +69,7 @@ class FeaturesIn:
                     f"X has {table.n_features} features, but {type(self).__name__} is "
                     f"expecting {n_features} features as input."
                 )
+            # Names on one side only: columns go by their positions, as in scikit-learn.
             if table.feature_names is not names and not issparse(X):
                 return Table(np.asarray(X), feature_names=names)
         return table if names is None else Table(X, feature_names=names)
@@ -224,6 +225,8 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
                 ensure_non_negative=True,
             )
         fitted = self.fitted(table, sample_weight)
+        # Before anything is kept: what an earlier fit has learned outlives one that
+        # fails.
         fitted._check_encodes(table)
         self._adopt(fitted)
         self._remember_features(table)
@@ -541,6 +544,8 @@ def one_hot(
     added = np.ones(ends[-1], np.float32) if weights is None else weights[present]
     shape = (len(ids), num_buckets)
     counts = scipy.sparse.csr_array((added, ids[present], ends), shape=shape)
+    # An id that a cell holds twice counts twice, as in
+    # tf.feature_column.indicator_column.
     counts.sum_duplicates()
     return counts
 
@@ -555,6 +560,7 @@ def _columns_among(values: Iterable[Any]) -> Iterator[FeatureColumn]:
 
 
 def _is_learned(name: Hashable) -> bool:
+    # scikit-learn's convention, by which check_is_fitted goes as well.
     return isinstance(name, str) and name.endswith("_") and not name.startswith("_")
 
 

@@ -143,8 +143,11 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
         if not kept or below[position] - below[positions[kept[-1]]] >= _MIN_ROWS:
             kept.append(i)
         elif is_frequent:
+            # A frequent number is a bin by itself, and the candidate before it gives
+            # way.
             kept[-1] = i
     if len(kept) > 1 and below[-1] - below[positions[kept[-1]]] < _MIN_ROWS:
+        # Too few rows are left for a last bin: they go to the one before it.
         kept.pop()
     width = _MIN_WIDTH * (float(distinct[-1]) - float(distinct[0]))
     wide = kept[:1]
@@ -194,6 +197,7 @@ def _counted(known: Known) -> tuple[np.ndarray, np.ndarray]:
         return np.unique(known.values, return_counts=True)
     distinct, codes = np.unique(known.values, return_inverse=True)
     counts = np.bincount(codes, summable(known.weights))
+    # Weights that are small on average count as rows, or no bin would have enough.
     return distinct, counts * max(1.0, len(codes) / counts.sum())
 
 
@@ -231,6 +235,7 @@ def _of_tree(n: int, known: Known, distinct: np.ndarray, below: Any) -> _Starts:
     splits = tree.tree_.threshold[tree.tree_.children_left >= 0]
     positions = np.unique(np.floor(splits).astype(np.int64) + 1)
     low, high = distinct[positions - 1], distinct[positions]
+    # Halves, since the difference of two finite numbers may be infinite.
     middle = (low + (high / 2 - low / 2)).astype(distinct.dtype)
     starts = np.where((low < middle) & (middle < high), middle, high)
     return np.append(0, positions), np.append(distinct[:1], starts)
@@ -340,9 +345,7 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
     def _cast(self, boundaries: np.ndarray) -> np.ndarray:
         dtype = np.dtype(self.source_column.dtype)
         if dtype.kind == "i" and boundaries.dtype.kind == "f":
-            boundaries = np.ceil(
-                boundaries
-            )  # no integer is between, and 0 is below 0.5
+            boundaries = np.ceil(boundaries)  # no integer is between; 0 is below 0.5
         return boundaries.astype(dtype)
 
     def _validate(self) -> None:
@@ -354,10 +357,6 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
             )
         check_boundaries(self.boundaries, owner, self.source_column.dtype, least=1)
 
-    @property
-    def _n_quantiles(self) -> int:
-        return int(str(self.boundaries).removeprefix("quantiles:"))
-
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         source = self.source_column.fitted(table, sample_weight)
         learned: dict[str, Any] = {"source_column_": source}
@@ -367,7 +366,8 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
         known = np.ones(values.shape, bool) if unknown is None else ~unknown
         numbers = known_numbers(values, known, sample_weight, table.target, source.key)
         if self.boundaries.startswith("quantiles:"):
-            boundaries = _quantiles(numbers, self._n_quantiles)
+            n = int(self.boundaries.removeprefix("quantiles:"))
+            boundaries = _quantiles(numbers, n)
         else:
             starts = learned_starts(self.boundaries, numbers)
             boundaries = starts[min(1, len(starts) - 1) :]  # nothing is below the first
@@ -380,6 +380,7 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
         ids = np.searchsorted(cuts, values.ravel(), side="right").reshape(values.shape)
         if unknown is not None:
             ids[unknown] = len(cuts)
+        # As in TensorFlow, every element has buckets of its own behind those before it.
         ids += np.arange(values.shape[1]) * (len(cuts) + 1)
         return ids, np.ones(ids.shape, dtype=bool)
 
@@ -399,5 +400,6 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
 def _quantiles(numbers: Known, n: int) -> np.ndarray:
     distribution = Distribution.of(numbers.values, numbers.weights)
     positions = distribution.quantiles(np.arange(1, n) / n)
+    # Not the least number, below which no bucket would have anything.
     first = min(1, len(distribution.distinct) - 1)
     return distribution.distinct[np.unique(positions.clip(first))]

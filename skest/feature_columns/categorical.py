@@ -50,6 +50,7 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids, looked up once for each distinct value."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
+        # The code of a missing cell, -1, wraps to the last place.
         ids = np.concatenate([self._distinct_ids(table, cells.distinct), _NO_ID])
         return ids.take(codes, mode="wrap"), codes >= 0
 
@@ -277,6 +278,7 @@ def check_kind(cells: Factorized, expected: str | None, source: str) -> None:
         )
 
 
+# `_DEFAULT_HASH_KEY` of TensorFlow's sparse_ops.
 DEFAULT_HASH_KEY = 0xDECAFCAFFE
 
 
@@ -300,6 +302,7 @@ def string_hashes(values: np.ndarray, seed: int = 0) -> np.ndarray:
     >>> string_hashes(np.array(["a", "b"], dtype=object))
     array([1009084850, 2514386435], dtype=uint64)
     """
+    # An operator of ONNX Runtime, so that exported graphs hash as Python does.
     hashes = map(murmurhash3_32, values.tolist(), repeat(seed), repeat(True))
     return np.fromiter(hashes, dtype=np.uint64, count=len(values))
 

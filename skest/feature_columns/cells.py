@@ -165,6 +165,7 @@ def _factorize_category(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
         return codes, categories.to_numpy()
     places = np.full(len(occurs), -1)
     places[used] = np.arange(len(used))
+    # The code of a missing cell, -1, wraps to the last place, which is -1 again.
     return places.take(codes, mode="wrap"), categories.take(used).to_numpy()
 
 
@@ -311,6 +312,7 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
 def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     missing = pd.isna(values)
     present = values[~missing]
+    # The types are few, while there is a cell for every row.
     if any(issubclass(kind, str | bytes) for kind in set(map(type, present))):
         text = next(value for value in present if isinstance(value, str | bytes))
         raise ValueError(

@@ -242,6 +242,7 @@ def _parsed(key: Key, parse: str, dtype: str | None) -> FeatureColumn:
         default_value="mean",
         dtype=dtype or "float64",
         normalizer="standard",
+        # The parts of a date are missing together: one of them says so.
         indicate_missing="auto" if parse in ("number", "seconds") else False,
     )
 
@@ -265,6 +266,7 @@ def _numeric(
         key,
         shape=values.shape[1:] or (1,),
         default_value="mean",
+        # float64 for integers, of which float32 does not hold all.
         dtype=dtype or np.result_type(values.dtype, np.float32).name,
         normalizer="standard",
         indicate_missing="auto",

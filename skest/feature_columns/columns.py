@@ -401,6 +401,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             for output in column.get_feature_names_out()
         ]
         plain = [output for _, output in names]
+        # All or none: who reads a name need not ask which ones were doubled.
         if len(set(plain)) < len(plain):
             plain = [f"{prefix}__{output}" for prefix, output in names]
         return np.array(plain, dtype=object)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from skest.core.checks import check_integer
-from skest.core.hashing import fingerprint_cat64
 from skest.feature_columns.base import CategoricalColumn, FittedPart, innermost
 from skest.feature_columns.categorical import (
     DEFAULT_HASH_KEY,
@@ -210,6 +209,7 @@ def _combined(
     """
     codes, key_codes = codes[:, :, np.newaxis], key_codes[:, np.newaxis]
     n_rows = len(codes)
+    # All pairs there may be are fewer than the rows: hash those.
     if len(hashes) * len(keys) <= n_rows:
         hashes = fingerprint_cat64(hashes[:, np.newaxis], keys).ravel()
         return hashes, (codes * len(keys) + key_codes).reshape(n_rows, -1)
@@ -250,3 +250,36 @@ def _leaves(keys: Sequence[Any]) -> Iterator[Any]:
 
 def _is_column(key: Any) -> bool:
     return isinstance(key, CategoricalColumn)
+
+
+# Of TensorFlow's FingerprintCat64 in tensorflow/core/platform/fingerprint.h; an exported
+# graph has the same operations.
+MULTIPLIER = np.uint64(0xC6A4A7935BD1E995)
+SHIFT = np.uint64(47)
+
+
+def fingerprint_cat64(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Combine two 64-bit fingerprints to one; the order matters.
+
+    Parameters
+    ----------
+    a, b : ndarray of uint64
+        Arrays whose shapes broadcast.
+
+    Returns
+    -------
+    ndarray of uint64
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> fingerprint_cat64(np.array([1], np.uint64), np.array([2], np.uint64))
+    array([14454907135238785252], dtype=uint64)
+    """
+    result = (a ^ MULTIPLIER) ^ (_shift_mix(b * MULTIPLIER) * MULTIPLIER)
+    result *= MULTIPLIER
+    return _shift_mix(_shift_mix(result) * MULTIPLIER)
+
+
+def _shift_mix(value: np.ndarray) -> np.ndarray:
+    return value ^ (value >> SHIFT)

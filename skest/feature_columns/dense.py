@@ -10,8 +10,12 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from skest.core.checks import check_choice, check_integer, check_positive
-from skest.core.former_arguments import former_arguments
+from skest.core.checks import (
+    check_choice,
+    check_integer,
+    check_positive,
+    former_arguments,
+)
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
@@ -265,6 +269,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
         weights = torch.empty(self.categorical.num_buckets, self.size, dtype=dtype)
         with torch.no_grad():
             if self.initializer is None:
+                # As tf.feature_column.embedding_column: a truncated normal
+                # distribution.
                 std = self.size**-0.5
                 # In blocks, because drawing takes several times the memory drawn.
                 for block in weights.split(max(1, _DRAWN_AT_ONCE // self.size)):
@@ -345,4 +351,5 @@ def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> N
 
 def auto_dimension(num_buckets: int) -> int:
     """Return a length of embedding vectors that suits a number of ids."""
+    # The rule of Wang et al., "Deep & Cross Network" (arXiv 1708.05123, section 4.2).
     return min(_LARGEST_AUTO_DIMENSION, round(6 * num_buckets**0.25))

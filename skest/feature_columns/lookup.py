@@ -118,8 +118,11 @@ def _weighted_rows(
 ) -> Tensor:
     factors = factors.to(weight.dtype)
     if combiner != "sum":
+        # tf.nn.safe_embedding_lookup_sparse prunes such ids, too, unless it sums.
         ids = ids.masked_fill(factors <= 0, -1)
         factors = factors.masked_fill(ids < 0, 0)
+        # A mean has no scale: relative to the largest weight, no square is out of
+        # range.
         largest = factors.amax(dim=1, keepdim=True)
         factors = factors / torch.where(largest > 0, largest, 1)
     rows = clipped(row_lookup(weight, ids), max_norm)

@@ -461,6 +461,7 @@ class SequenceFeatures(_ColumnFeatures):
         """
         if isinstance(encoded, _Cut):
             return encoded
+        # A length that depends on the values cannot be traced.
         if torch.compiler.is_exporting():
             return dict(encoded)
         lengths = encoded[self.length_key]
@@ -554,6 +555,7 @@ class LinearFeatures(nn.Module):
                 )
             if isinstance(column, CategoricalColumn):
                 empty = torch.empty(column.num_buckets, units, dtype=dtype)
+                # Linear weights begin at zero, as in tf.feature_column.linear_model.
                 make = functools.partial(torch.zeros_like, empty)
                 weights = row_table(own_values(empty, make))
                 combiner = "sum" if column.is_summed else sparse_combiner
@@ -601,6 +603,7 @@ class LinearFeatures(nn.Module):
             tables = [self._parameter(name) for name in group.columns]
             logits = logits + group(tables, encoded).sum(1)
         if self.dense is not None:
+            # One product of matrices for all dense columns.
             stacked = torch.cat([self._parameter(name) for name in self.multiplied])
             logits = logits + self.dense(encoded) @ stacked
         return logits
@@ -661,5 +664,6 @@ def _output_of(column: DenseColumn) -> _Output:
 
 
 def _generator_for(table_name: str) -> Generator:
+    # By its name, so that no other column, and no order, changes how a table begins.
     seed = torch.initial_seed() ^ zlib.crc32(table_name.encode())
     return Generator().manual_seed(seed)

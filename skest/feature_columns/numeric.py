@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
-from skest.core.checks import check_choice
-from skest.core.former_arguments import former_arguments
+from skest.core.checks import check_choice, former_arguments
 from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.statistics import (
     UniformMap,
@@ -184,6 +183,7 @@ class NumericColumn(DenseColumn):
         if self.default_value is None:
             return None
         if isinstance(self.default_value, str):
+            # The one string that is allowed is "mean".
             return self._learned("fill_", "give a number for 'default_value'")
         return np.broadcast_to(np.ravel(self.default_value), self.n_elements)
 
@@ -285,6 +285,8 @@ class NumericColumn(DenseColumn):
         elif self.normalizer == "minmax":
             counted = slice(None) if sample_weight is None else sample_weight > 0
             range_scaler = MinMaxScaler().fit(with_gaps(values, missing)[counted])
+            # The scale of scikit-learn is the reciprocal of the range, and 1 of an
+            # empty one.
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
         elif self.normalizer in ("quantile", "robust"):
@@ -341,10 +343,14 @@ class NumericColumn(DenseColumn):
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Cells in the column's dtype, 0 where they are missing; and where that is."""
         raw, missing = self._cells(table), None
+        # No mask of gaps is made where all is finite, as it mostly is.
         if not (all_finite := is_finite(raw)) and (gaps := np.isnan(raw)).any():
+            # A zero is in the range of every dtype, while NaN can't be cast to
+            # integers.
             missing, raw = gaps, np.where(gaps, 0, raw)
         values = self._cast(raw, copy)
         if values.dtype.kind == "f":
+            # A cast to float32 makes infinity of numbers above 3.4e38.
             if not (all_finite and values.dtype == raw.dtype):
                 self._check_finite(values, raw)
         elif not np.array_equal(values, raw):
@@ -527,6 +533,7 @@ class OverNumeric(DenseColumn):
 
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
     """Return which of some cells are in rows that count, those of positive weight."""
+    # As scikit-learn has it, a weight of zero is a row that is not there.
     return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
 
 

@@ -172,6 +172,7 @@ class PeriodicNumbers(nn.Module):
         self.weights = nn.Parameter(torch.empty(*waves, n_out, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(waves[0], n_out, dtype=dtype))
         if initialize:
+            # As nn.Linear with so many inputs.
             bound = column.n_frequencies**-0.5
             nn.init.normal_(self.frequencies, std=column.scale, generator=generator)
             nn.init.uniform_(self.phases, -math.pi, math.pi, generator=generator)

@@ -102,6 +102,8 @@ def flatten(cells: Cells, key: Hashable) -> Flat:
 
 def _joined(lists: Sequence[Any], key: Hashable) -> Cells:
     try:
+        # Arrays keep their types; numbers taken out of them one by one would be
+        # objects.
         if set(map(type, lists)) == {np.ndarray}:
             values: Any = np.concatenate([_as_objects(cell) for cell in lists])
             if values.ndim > 1:

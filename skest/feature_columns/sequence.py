@@ -119,6 +119,8 @@ class SequenceNumericColumn(NumericColumn):
             numbers = super()._encoded(Table({self.key: steps}))[self.encoded_key]
         else:
             numbers = np.empty((0, self.size), np.promote_types(self.dtype, np.float32))
+        # With this value TensorFlow's sequence_numeric_column fills the steps behind
+        # the last.
         fill = self.default_value if isinstance(self.default_value, Real) else 0.0
         return {
             self.encoded_key: pad(numbers, lengths, float(fill)),

@@ -69,6 +69,7 @@ def _by_pieces(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         own = np.add.reduce(piece, axis=0, dtype=np.float64) / n
         deviation = piece - own
         np.multiply(deviation, deviation, out=deviation)
+        # Means and squares of pieces add up (Chan, Golub and LeVeque 1979).
         shift = own - mean[columns]
         mean[columns] += shift * (n / (first + n))
         squares[columns] += np.add.reduce(deviation, axis=0)

@@ -143,6 +143,7 @@ class TargetStatisticsColumn(DenseColumn):
         share = share / (share.sum() or 1)
         center = share @ raw
         scale = np.sqrt(share @ (raw - center) ** 2)
+        # Equal numbers, but for their rounding: not to be divided by.
         scale[scale <= _ROUNDING * np.abs(center)] = 1
         return {
             "categorical_column_": categorical,
@@ -231,6 +232,7 @@ def _classes_of(y: np.ndarray) -> np.ndarray | None:
         return np.empty(0)
     classes, counts = np.unique(y.ravel(), return_counts=True)
     if len(classes) == 2:
+        # Of two classes, the share of one says that of the other.
         return classes[1:]
     return classes[np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])]
 
@@ -268,11 +270,13 @@ def _shrunken_means(
         return np.zeros(n_levels)
     values = np.where(known, values, 0)
     mean = weight @ values / total
+    # Around the mean, since squares of large numbers would lose their digits.
     values = values - mean
     counts = np.bincount(levels, weight, n_levels)
     sums = np.bincount(levels, weight * values, n_levels)
     own = sums / np.where(counts > 0, counts, 1)
     if smooth == "auto":
+        # As sklearn.preprocessing.TargetEncoder: what two variances say of the mean.
         within = np.bincount(levels, weight * (values - own[levels]) ** 2, n_levels)
         between = (weight @ values**2 / total) * counts
         noise = within / np.where(counts > 0, counts, 1)

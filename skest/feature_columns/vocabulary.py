@@ -69,6 +69,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         if self.default_value is not None:
             check_integer(self.default_value, "default_value", owner, minimum=-1)
         check_integer(self.num_oov_buckets, "num_oov_buckets", owner, minimum=0)
+        # As in TensorFlow: a value out of vocabulary has one id.
         if self.num_oov_buckets and self._default_id != -1:
             raise ValueError(
                 f"{owner} has both 'num_oov_buckets' and 'default_value', which give an "
@@ -100,6 +101,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     def _check_findable(self, values: Collection[Any], vocabulary: str) -> None:
         """Raise ValueError if a value is -1, which is read as missing."""
+        # TensorFlow reads -1 and "" so, in _to_sparse_input_and_drop_ignore_values.
         if -1 in values:
             raise ValueError(
                 f"{vocabulary} must not hold -1, which means missing in a column of "
@@ -321,6 +323,7 @@ class VocabularyListColumn(VocabularyColumn):
     @property
     def _given(self) -> list[Any]:
         """The parameter `vocabulary_list` as a list, of Python numbers if an array."""
+        # As objects: NumPy would make strings of numbers that stand among strings.
         return np.array(self.vocabulary_list, dtype=object).tolist()
 
     @property
@@ -601,6 +604,8 @@ class VocabularyFileColumn(VocabularyColumn):
             values = [_as_integer(v, i, file) for i, v in enumerate(values, start=1)]
         vocabulary = {value: i for i, value in enumerate(values)}
         if len(vocabulary) < size:
+            # A dictionary keeps the last of equal keys, so that the first one finds
+            # another line.
             first = next(i for i, value in enumerate(values) if vocabulary[value] > i)
             second = vocabulary[values[first]]
             raise ValueError(
@@ -632,6 +637,7 @@ def read_lines(path: Path, file: str) -> list[Any]:
             f"{error.object[error.start]:#x}. Convert the file."
         ) from error
     lines = text.replace("\r\n", "\n").split("\n")
+    # A line feed ends the last line, and begins no further one.
     return lines[:-1] if lines[-1] == "" else lines
 
 

@@ -243,6 +243,7 @@ prediction_hooks, lr_scheduler, clip_norm
             mode,
             network=network,
             encode=encode,
+            # The logits, by whose axes labels are judged, are not there yet.
             encode_labels=partial(self.encode_labels, ndim=None),
             loss=head.compute_loss,
             predictions=self.predictions,

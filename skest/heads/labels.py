@@ -299,6 +299,7 @@ def numbers(array: np.ndarray, owner: str) -> np.ndarray:
     if kind in ("b", "i", "u", "boolean", "integer"):
         return array.astype(np.int64)
     if kind in ("f", "floating", "mixed-integer-float"):
+        # What is wider than float32 keeps its digits until it meets the logits.
         narrow = array.dtype.kind == "f" and array.dtype.itemsize <= 4
         return array.astype(np.float32 if narrow else np.float64)
     raise TypeError(
@@ -309,6 +310,7 @@ def numbers(array: np.ndarray, owner: str) -> np.ndarray:
 
 def check_range(array: np.ndarray, highest: int, owner: str, meaning: str) -> None:
     """Raise ValueError unless all values are in [0, highest]; NaN is not."""
+    # Negated, for NaN compares as false.
     wrong = ~((array >= 0) & (array <= highest))
     if wrong.any():
         place = f" in row {np.argwhere(wrong)[0][0]}" if array.ndim > 1 else ""

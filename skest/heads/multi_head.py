@@ -462,6 +462,7 @@ def encode_with_gaps(
     known = None if array is None else ~_is_missing(array)
     if array is None or known is None or known.all():
         return head.encode_labels(labels, ndim)
+    # Zeros stand for missing labels; `known` keeps them out of losses and metrics.
     encoded = torch.zeros((*known.shape, head._label_dimension), dtype=torch.int64)
     if known.any():
         values = head.encode_labels(whole_ids(array[known], head))

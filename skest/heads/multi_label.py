@@ -215,6 +215,7 @@ class MultiLabelHead(SingleTaskHead):
         return values.astype(np.uint8) if values.dtype.kind == "i" else values
 
     def _default_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
+        # The mean over the classes, as tf.estimator.MultiLabelHead takes it.
         return sigmoid_cross_entropy(labels, logits).mean(dim=-1, keepdim=True)
 
     def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:

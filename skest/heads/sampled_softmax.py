@@ -23,6 +23,8 @@ from skest.metrics import Mean, Metric
 _WHOLE = 2**53
 _SMALLEST_SHARE = 1e-15
 _NAMED: Mapping[str, Callable[[int], np.ndarray]] = {
+    # Zipf's law, as tf.random.log_uniform_candidate_sampler has it: classes are in the
+    # order of their frequencies.
     "log_uniform": lambda n: np.log1p(1 / np.arange(1, n + 1)) / np.log1p(n),
     "uniform": lambda n: np.full(n, 1 / n),
 }
@@ -201,6 +203,8 @@ def sampled_logits(labels: Tensor, sample: Mapping[str, Tensor]) -> Tensor:
     rows, bias = row_lookup(sample["weight"], ids), row_lookup(sample["bias"], ids)
     of_labels = (hidden * rows[:n_labels].view_as(hidden)).sum(-1, keepdim=True)
     of_sampled = F.linear(hidden, rows[n_labels:], bias[n_labels:, 0])
+    # A label that is drawn as well must not count as wrong: remove_accidental_hits of
+    # tf.nn.sampled_softmax_loss.
     others = (of_sampled - sample["log_expected_count"]).masked_fill(
         labels == sampled, -math.inf
     )

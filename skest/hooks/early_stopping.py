@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
-from skest.checkpoints.results import read_eval_results, version_of_eval_results
+from skest.checkpoints.store import read_eval_results, version_of_eval_results
 from skest.core.checks import check_integer
 from skest.hooks.base import Hook, Run, Timer
 

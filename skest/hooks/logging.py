@@ -196,6 +196,7 @@ class ProfilerHook(Hook):
         if self._profile is None or directory is None:
             return
         self._profile.stop()
+        # The number that `before_step` goes by.
         self._timer.mark(run.global_step - 1)
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"trace-{run.global_step}.json"

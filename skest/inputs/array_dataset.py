@@ -175,6 +175,7 @@ class ArrayDataset:
         dataset._n_drawn = len(range(self.n_rows)[rows])
         dataset.batch_size = min(self.batch_size, dataset._n_drawn)
         if self._shares is None:
+            # Where rows are drawn by weight, every worker draws from all of them.
             dataset.features, dataset.labels = self.take(rows)
             dataset.n_rows = dataset._n_drawn
         if self._entropy is not None:
@@ -248,6 +249,7 @@ class ArrayDataset:
         """Return the rows of an epoch; None is the order of the table."""
         if self._shares is None and not self.shuffle:
             return None
+        # Of the seed and the number of the epoch alone: a resumed training jumps to it.
         entropy = np.random.SeedSequence(self._entropy, spawn_key=(epoch,))
         generator = np.random.Generator(np.random.PCG64(entropy))
         if self._shares is None:

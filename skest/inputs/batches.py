@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what an ``input_fn`` returned to batches of tensors on the device."""
+"""From what an ``input_fn`` returned to batches of tensors on the device.
+
+`Transfer` brings them to a GPU while it computes.
+"""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -17,7 +21,6 @@ from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.loaders import SeededLoader
 from skest.inputs.pipeline import Resumable
-from skest.inputs.transfer import Transfer
 
 _END = object()
 _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
@@ -270,6 +273,7 @@ def _table_batches(
     fits = _fits(leaves, device)
     move = partial(_to, device=device) if fits else _mover(device)
     if fits:
+        # The table goes to the device once, and batches are cut there.
         leaves = move(leaves)
     for rows in _together(table, leaves):
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
@@ -290,6 +294,7 @@ def _flattened(data: Any) -> tuple[tuple[Any, ...], Any]:
     places: dict[int, int] = {}
 
     def place_of(leaf: Any) -> int:
+        # Columns over one categorical column share its ids, which are gathered once.
         if id(leaf) not in places:
             places[id(leaf)] = len(leaves)
             leaves.append(leaf)
@@ -358,6 +363,7 @@ def _fits(leaves: Sequence[Any], device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
+    # The other half is for the model, its activations and the slots of its optimizers.
     return _size_of(leaves) < free / 2
 
 
@@ -437,3 +443,59 @@ def _columns(data: Any) -> Any:
     ):
         return data
     return {k: as_cells(v) if isinstance(v, list) else v for k, v in data.items()}
+
+
+# Of the host, which would else fill pinned memory while the GPU computes.
+_STEPS_AHEAD = 2
+
+
+class Transfer:
+    """Brings batches to a GPU: from pinned memory, on a stream of its own.
+
+    So a batch is on its way while the steps before it are computed. No more than two of
+    them may be ahead, or batches that wait would fill the memory of the GPU.
+
+    Parameters
+    ----------
+    device : torch.device
+        The GPU.
+
+    Notes
+    -----
+    It follows the tutorial "A guide on good usage of non_blocking and pin_memory()" of
+    PyTorch: pinned memory is not given back before its copy is complete, and memory of
+    the GPU that another stream reserved is recorded for the one that uses it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        self._steps: deque[torch.cuda.Event] = deque()
+
+    def __call__(self, leaf: Tensor) -> Tensor:
+        """Return a tensor on the GPU; what is launched from now on waits for it."""
+        if leaf.is_cuda or leaf.layout != torch.strided:
+            return leaf.to(self._device)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            there = pinned(leaf).to(self._device, non_blocking=True)
+        current.wait_stream(self._stream)
+        # Its memory is the other stream's, which must not give it away while this one
+        # reads.
+        there.record_stream(current)
+        return there
+
+    def wait_for_steps(self) -> None:
+        """Begin a batch, when few enough of the steps before are still to be computed."""
+        self._steps.append(torch.cuda.current_stream(self._device).record_event())
+        if len(self._steps) > _STEPS_AHEAD:
+            self._steps.popleft().synchronize()
+
+
+def pinned(leaf: Tensor) -> Tensor:
+    """Return a copy in pinned memory, which nobody else writes into.
+
+    `Tensor.pin_memory` returns a tensor that is pinned as it is, takes as much memory for
+    a column as for its table, and refuses one that repeats a number by a stride of 0.
+    """
+    return torch.empty_like(leaf, pin_memory=True).copy_(leaf)

@@ -12,6 +12,8 @@ import pandas as pd
 from skest.inputs.array_dataset import take_rows
 from skest.inputs.input_context import InputContext
 
+# Bounds of the memory: rows that are decoded at a time, and rows that are converted at
+# a time, of several small batches because each call of Arrow has a fixed cost.
 _ROWS_READ = 2**15
 _ROWS_CONVERTED = 2**13
 
@@ -124,6 +126,7 @@ class FileBatches:
                 if skip < n_here:
                     yield from islice(self._converted(rows), skip, None)
                 skip = max(0, skip - n_here)
+            # Without any row, to repeat for ever would never yield.
             if n_batches == 0:
                 return
 
@@ -171,6 +174,7 @@ class FileBatches:
         if not self.shuffle_buffer:
             n_ready = n_rows // size * size
             return table.slice(0, n_ready), table.slice(n_ready)
+        # The other half waits, to be mixed with rows of the parts that are read next.
         n_ready = max(n_rows // 2 // size, 1) * size
         order = rng.permutation(n_rows)
         return table.take(order[:n_ready]), table.take(order[n_ready:])

@@ -2,14 +2,11 @@
 """Ready-made input functions: arrays, DataFrames, generators, CSV and Parquet files."""
 
 import difflib
-import functools
-import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,6 @@ from skest.core.random import seed_sequence
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.files import FileBatches, Part, import_arrow
 from skest.inputs.pipeline import Pipeline
-
-_INPUT_FN_ARGUMENTS = ("mode", "params", "config", "input_context")
 
 
 def _check_shuffle(shuffle: Any) -> None:
@@ -205,40 +200,6 @@ def generator_input_fn(
     return lambda: pipeline
 
 
-def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
-    """Call `input_fn` with those of `available` that it names.
-
-    Raises
-    ------
-    TypeError
-        If it is not callable or requires an argument that is not available.
-    """
-    if not callable(input_fn):
-        raise TypeError(
-            "'input_fn' must be a function that returns an iterable of batches; "
-            f"got {type(input_fn).__name__}. Wrap data as `lambda: data`, or use "
-            "skest.inputs.numpy_input_fn."
-        )
-    if isinstance(input_fn, FunctionType) and not input_fn.__code__.co_varnames:
-        return input_fn()  # the usual case, for which reading a signature takes long
-    parameters = inspect.signature(input_fn).parameters
-    missing = [
-        name
-        for name, parameter in parameters.items()
-        if name not in available
-        and parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    if missing:
-        raise TypeError(
-            f"input_fn requires {', '.join(map(repr, missing))}, but only "
-            f"{', '.join(_INPUT_FN_ARGUMENTS)} are passed (those that it names)."
-        )
-    bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
-    wanted = parameters.keys() - bound.keys()
-    return input_fn(**{k: v for k, v in available.items() if k in wanted})
-
-
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
@@ -326,6 +287,7 @@ def parquet_input_fn(
     """
     pa = import_arrow("parquet_input_fn")
     files = _find(paths)
+    # By default, Arrow loads row groups as a whole before it decodes them.
     scan = pa.dataset.ParquetFragmentScanOptions(
         use_buffered_stream=True, pre_buffer=False
     )
@@ -459,6 +421,8 @@ def _input_fn(
 
     def input_fn(config: Any = None, input_context: Any = None) -> Pipeline:
         run_seed = seed if config is None or seed is not None else config.random_seed
+        # Drawn also where none is given: a checkpoint records it, to go on in that
+        # order.
         entropy: Any = seed_sequence(run_seed).entropy
         batches = FileBatches(
             owner.removesuffix("_input_fn"),

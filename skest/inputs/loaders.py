@@ -176,6 +176,7 @@ def shard_loader(
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     index: Any = getattr(loader, name)
     rows = index.sampler if isinstance(index, BatchSampler) else index
+    # It takes the part of its process by itself.
     if isinstance(rows, DistributedSampler):
         return loader
     is_known = type(index) is BatchSampler or index is rows

@@ -125,6 +125,8 @@ class Pipeline:
             The same elements; in every pass of a `repeat` that follows in another order.
         """
         _check(buffer_size, "buffer_size", "shuffle")
+        # Drawn also where none is given: a checkpoint records it, to go on in that
+        # order.
         entropy: Any = seed_sequence(seed).entropy
         return self._with(Shuffle(buffer_size, entropy))
 

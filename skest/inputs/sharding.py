@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`shard`: the part of a training's data that one worker reads."""
+"""How an ``input_fn`` is called, and which part of its data one worker reads."""
 
+import functools
 import inspect
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -10,7 +12,6 @@ from torch.utils.data import DataLoader
 from skest.config.cluster import TaskConfig
 from skest.inputs.batches import check_batches
 from skest.inputs.input_context import InputContext
-from skest.inputs.input_fns import call_input_fn
 from skest.inputs.loaders import SeededLoader, shard_loader
 from skest.inputs.pipeline import Pipeline
 
@@ -134,3 +135,40 @@ def call_sharded(
     if context is None or "input_context" in inspect.signature(input_fn).parameters:
         return data
     return shard(data, context)
+
+
+_INPUT_FN_ARGUMENTS = ("mode", "params", "config", "input_context")
+
+
+def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
+    """Call `input_fn` with those of `available` that it names.
+
+    Raises
+    ------
+    TypeError
+        If it is not callable or requires an argument that is not available.
+    """
+    if not callable(input_fn):
+        raise TypeError(
+            "'input_fn' must be a function that returns an iterable of batches; "
+            f"got {type(input_fn).__name__}. Wrap data as `lambda: data`, or use "
+            "skest.inputs.numpy_input_fn."
+        )
+    if isinstance(input_fn, FunctionType) and not input_fn.__code__.co_varnames:
+        return input_fn()  # the usual case, for which reading a signature takes long
+    parameters = inspect.signature(input_fn).parameters
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if name not in available
+        and parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if missing:
+        raise TypeError(
+            f"input_fn requires {', '.join(map(repr, missing))}, but only "
+            f"{', '.join(_INPUT_FN_ARGUMENTS)} are passed (those that it names)."
+        )
+    bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
+    wanted = parameters.keys() - bound.keys()
+    return input_fn(**{k: v for k, v in available.items() if k in wanted})

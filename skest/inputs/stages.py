@@ -93,6 +93,8 @@ class Shuffle(Stage):
         buffer = list(islice(before, self.buffer_size))
         for element in before:
             i = int(rng.integers(len(buffer)))
+            # As tf.data.Dataset.shuffle: what is drawn leaves its place to the next
+            # element.
             drawn, buffer[i] = buffer[i], element
             yield drawn
         for i in rng.permutation(len(buffer)):
@@ -205,6 +207,8 @@ class Cache(Stage):
     def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements, in every pass those of the first."""
         if not self._kept:
+            # The order of the first pass, also for a training that is resumed in a
+            # later one.
             yield from self._filling(upstream, skip, (0,) * len(epochs))
         else:
             yield from islice(self._kept[0], skip, None)
@@ -359,10 +363,10 @@ def prefetched(
             yield element
     finally:
         stopped.set()
+        # Wakes the thread that waits for a slot, to see that it has to stop.
         slots.release()
-        if (
-            thread is not threading.current_thread()
-        ):  # the garbage collector runs in any
+        # The garbage collector may close this in any thread.
+        if thread is not threading.current_thread():
             thread.join()
 
 

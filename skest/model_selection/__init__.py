@@ -8,8 +8,9 @@ from skest.model_selection.search import (
     HalvingGridSearchCV,
     HalvingRandomSearchCV,
     RandomizedSearchCV,
+    cross_val_predict,
+    cross_validate,
 )
-from skest.model_selection.validation import cross_val_predict, cross_validate
 
 __all__ = [
     "EnsembleClassifier",

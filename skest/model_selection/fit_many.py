@@ -19,9 +19,9 @@ from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
 from skest.core.checks import check_integer, each_once
+from skest.core.console import Listener, Named, heard_by, listener
 from skest.core.resources import IntraOpThreads
 from skest.core.sklearn_compat import safe_indexing
-from skest.core.voice import Listener, Named, heard_by, listener
 from skest.engine.crew import Crew
 
 _MOST_MEMBERS = 256

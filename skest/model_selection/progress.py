@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from skest.adapters.epochs import duration
-from skest.core.voice import Listener
+from skest.core.console import Listener
 
 #: In a result: the task was not done, because of Ctrl-C or the time limit.
 UNFINISHED = "unfinished"

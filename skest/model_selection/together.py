@@ -23,9 +23,8 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel
 
 from skest.adapters.base import SkestEstimator
-from skest.core.interrupts import raising_on_interrupt
+from skest.core.console import Listener, heard_by, raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
-from skest.core.voice import Listener, heard_by
 from skest.model_selection.fit_many import fit_many
 from skest.model_selection.progress import UNFINISHED, SearchProgress
 
@@ -97,6 +96,8 @@ class Task:
 
         By identity: a grid gives the same objects to all its candidates.
         """
+        # By identity: a grid hands out the same objects, of which some have no hash and
+        # no truth value of an equality.
         return frozenset((k, id(v)) for k, v in self.parameters.items() if counts(k))
 
     @property
@@ -128,6 +129,7 @@ class Task:
             return estimator
 
         self.given["estimator"] = estimator
+        # `_fit_and_score` of scikit-learn sets the parameters and fits; both are done.
         estimator.fit, estimator.set_params = fit, lambda **_: estimator
         try:
             self.result = self._call(*self._bound.args, **self._bound.kwargs)
@@ -136,6 +138,7 @@ class Task:
         finally:
             del estimator.fit, estimator.set_params
         if isinstance(self.result, dict) and "fit_time" in self.result:
+            # scikit-learn took the time of a call that fitted nothing.
             self.result["fit_time"] += seconds
 
     def as_given(self) -> Any:
@@ -445,6 +448,7 @@ def _joined(values: Sequence[Any]) -> Any:
     if isinstance(first, np.ndarray):
         kinds = {(value.dtype, value.shape[1:]) for value in values}
         return np.concatenate(values) if len(kinds) == 1 else None
+    # Frames without rows are equal if they have the same columns of the same types.
     if hasattr(first, "iloc") and all(first[:0].equals(value[:0]) for value in values):
         return sys.modules["pandas"].concat(values)
     return None

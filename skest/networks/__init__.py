@@ -5,8 +5,15 @@ They begin with a module of `skest.feature_columns` and end before the head, and
 their first weights from a generator that they are given.
 """
 
-from skest.networks.dnn import DNN, Baseline, Combined
-from skest.networks.layers import ACTIVATIONS, BatchNorm, Dropout, get_activation
+from skest.networks.dnn import (
+    ACTIVATIONS,
+    DNN,
+    Baseline,
+    BatchNorm,
+    Combined,
+    Dropout,
+    get_activation,
+)
 from skest.networks.rnn import CELL_TYPES, RNN
 
 __all__ = [

@@ -208,6 +208,7 @@ class DualAscent(Optimizer):
                 "Restore the optimizer with them, or start anew."
             )
         for param in self._params:
+            # The penalties may be others than when the sums were saved.
             param.copy_(self._weights(self.state[param][_SUM]))
         return _Duals(slots.get(_IDS), slots.get(_DUALS))
 
@@ -317,6 +318,7 @@ def _ascend(
     labels = _float64(batch.labels)
     weights = np.ones_like(labels) if batch.weights is None else _float64(batch.weights)
     indices, data = factors.indices, factors.data
+    # Every row has entries, zero or not; of an empty one reduceat would take the next.
     squares = np.add.reduceat(data * data, factors.indptr[:-1])
     _check_repeated(positions, labels, squares)
     bounds = factors.indptr.tolist()
@@ -378,10 +380,12 @@ def _logistic_dual(label: float, score: float, dual: float, curvature: float) ->
         if abs(step) < _NEWTON_TOLERANCE:
             break
         t = min(t - step, 0.0)
+    # The last step is taken in p, to first order, which saves an exponential.
     p -= slope * step
     return label - (1 - p if mirrored else p)
 
 
+# The maximum along one coordinate in closed form: SDCA for the squared loss.
 def _squared_dual(label: float, score: float, dual: float, curvature: float) -> float:
     return (label - score + curvature * dual) / (1 + curvature)
 

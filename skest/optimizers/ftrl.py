@@ -264,6 +264,7 @@ def _ftrl(
     beta: float,
 ) -> None:
     """Apply the rule of `Ftrl` in place to all tensors together."""
+    # One call for the tensors of all parameters, each without a loop in Python.
     old = _foreach_power(accumulators, power)
     torch._foreach_addcmul_(accumulators, grads, grads)
     denominators = _foreach_power(accumulators, power)
@@ -375,6 +376,7 @@ class ProximalAdagrad(Elementwise):
         torch._foreach_mul_(rates, float(group["lr"]))  # a scheduler may keep a tensor
         torch._foreach_addcmul_(params, grads, rates, value=-1)
         if group["l1"]:
+            # sign(v) max(|v| - limit, 0) is v less what of it lies within the limit.
             limits = torch._foreach_mul(rates, group["l1"])
             taken = torch._foreach_minimum(params, limits)
             torch._foreach_maximum_(taken, torch._foreach_neg(limits))

@@ -33,6 +33,7 @@ class NamedOptimizer(NamedTuple):
     options: Mapping[str, Any]
 
 
+# Keras' epsilon; torch.optim has 1e-8 here and 1e-10 for Adagrad.
 _ADAM = {"betas": (0.9, 0.999), "eps": 1e-7}
 
 #: Optimizers by name, with their defaults; see `make_optimizer`.
@@ -147,6 +148,7 @@ def make_optimizer(
     ... ).param_groups[0]["momentum"]
     0.5
     """
+    # Fresh graphs: an Estimator calls its model_fn anew in train, evaluate and predict.
     if isinstance(optimizer, Optimizer):
         raise TypeError(
             f"'optimizer' is an instance of {type(optimizer).__name__}. Every call "
@@ -264,6 +266,7 @@ def _shares(
                 f'("*bias", "sgd"); got {pair!r}.'
             )
         pattern, optimizer = pair
+        # As a list of routes: a parameter goes to the first pattern that takes it.
         names = [name for name in left if fnmatchcase(name, pattern)]
         if not names:
             raise ValueError(
@@ -287,6 +290,7 @@ def _listed(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
     """`params` as a list that can be read twice, and the parameters in it."""
     if isinstance(params, Tensor):
         raise TypeError("'params' must be an iterable of parameters, got one tensor.")
+    # Copies of the groups: torch.optim writes its defaults into those that it is given.
     items: list[Any] = [
         {**item, "params": _one_or_many(item["params"])}
         if isinstance(item, dict)

@@ -166,6 +166,7 @@ class RowSparse(Optimizer):
             for loan in loans:
                 self._take_back(loan)
         finally:
+            # Also after an error: schedulers and checkpoints read these groups.
             for group, params in zip(self.param_groups, whole, strict=True):
                 group["params"] = params
             for loan in loans:
@@ -177,6 +178,8 @@ class RowSparse(Optimizer):
 
         A whole step costs less there, and is the same if rows without a gradient stay.
         """
+        # Adagrad leaves a row of gradient zero as it is; moments of other rules would
+        # decay.
         if type(self.inner) is not torch.optim.Adagrad or self.counts_all_steps:
             return
         for group in self.param_groups:
@@ -229,6 +232,7 @@ class RowSparse(Optimizer):
         }
         alike: dict[Any, list[Tensor]] = defaultdict(list)
         for table, (_, values) in touched.items():
+            # Coalesced, every id stands once, and there is nothing to add up.
             if not table.grad.is_coalesced():
                 alike[values.shape[1:], values.dtype, values.device].append(table)
         for tables in alike.values():
@@ -276,6 +280,8 @@ class RowSparse(Optimizer):
         kept = self._scratch.get(device)
         if not self.is_recorded and kept is not None and len(kept) >= size:
             return kept
+        # A recording reads its inputs where they are, so that a kept tensor would be
+        # one.
         made = torch.empty(size, dtype=torch.int32, device=device)
         if not self.is_recorded:
             self._scratch[device] = made
@@ -289,6 +295,7 @@ class RowSparse(Optimizer):
         if new:
             kept.update(self._allocate(new, loan))
             self.state[loan.table] = kept
+        # Equal ids bring equal rows, so that the order of writing does not matter.
         loan.table.index_copy_(0, loan.ids, loan.rows)
         for name, slot in slots.items():
             if _is_like(slot, loan.rows):

@@ -148,6 +148,7 @@ def load_named_state(
             slot: tensors[f"{name}/{slot}"].detach()
             for slot in scalars["slots"].get(name, ())
         }
+        # Without values: a parameter server holds them, and this process their shapes.
         elsewhere = {slot for slot, value in slots.items() if value.is_meta}
         slots = {
             slot: value if share else value.clone()
@@ -316,6 +317,7 @@ def _differences(
 ) -> list[str]:
     """All that keeps a saved state from being loaded, one line for each."""
     ours, theirs = _class_name(optimizer), scalars["class"]
+    # Slots of another rule may have the same names and mean something else.
     if ours != theirs:
         return [f"optimizer: expected {ours}, the saved state is of {theirs}"]
     here, there = len(groups), len(scalars["param_groups"])
@@ -368,6 +370,7 @@ def _slot_differences(
 
 def _spans(shape: torch.Size, param: Tensor) -> bool:
     """Whether a slot of this shape is a scalar, or one value per element or slice."""
+    # Adafactor keeps one value for each row and column, in slots of size 1 elsewhere.
     if len(shape) in (0, param.ndim):
         return all(a in (1, b) for a, b in zip(shape, param.shape, strict=False))
     return False

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from skest import Estimator, EvalSpec
-from skest.checkpoints.results import read_eval_results, write_eval_result
+from skest.checkpoints.store import read_eval_results, write_eval_result
 from tests._models import model_fn, table_fn
 
 

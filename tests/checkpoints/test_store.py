@@ -25,8 +25,13 @@ from skest.checkpoints import format as checkpoint_format
 from skest.checkpoints import store as checkpoint_store
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint
-from skest.checkpoints.results import eval_dir_of, read_eval_results, write_eval_result
-from skest.checkpoints.store import DirectoryStore, MemoryStore
+from skest.checkpoints.store import (
+    DirectoryStore,
+    MemoryStore,
+    eval_dir_of,
+    read_eval_results,
+    write_eval_result,
+)
 from skest.exceptions import CorruptCheckpointError
 from tests._models import (
     FakeClock,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skest.checkpoints.versions import list_versions, remove_old_versions, write_version
+from skest.core.files import list_versions, remove_old_versions, write_version
 from tests._models import FakeClock
 
 

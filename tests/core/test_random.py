@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from skest.canned.dnn import member_loss
 from skest.core.random import RunRandom, draws_from_global_generator
 from skest.heads import BinaryClassHead
-from skest.heads.ensemble import member_loss
 from skest.networks import DNN
 from tests._models import squared_loss
 

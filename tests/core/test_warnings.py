@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skest import DNNLinearCombinedRegressor, DNNRegressor, Estimator, LinearRegressor
 from skest.core.checks import warn
-from skest.core.interrupts import INTERRUPTED
+from skest.core.console import INTERRUPTED
 from skest.hooks import Hook
 from tests._models import model_fn, table_fn
 

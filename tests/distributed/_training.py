@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from skest.distributed.ps.checkpoint import snapshot, state_of, upload
-from skest.distributed.ps.client import PSClient
-from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.variables import Variables
 from skest.distributed.ps.worker import AsyncReplica

@@ -14,7 +14,7 @@ from skest.core.tensor_files import write_tensors
 from skest.distributed.ps import checkpoint as transfer
 from skest.distributed.ps.checkpoint import snapshot
 from skest.distributed.ps.optimizers import Shard
-from skest.distributed.testing import LocalServers
+from skest.distributed.ps.server import LocalServers
 from skest.exceptions import CorruptCheckpointError, NanLossDuringTrainingError
 from skest.optimizers import make_optimizers
 from skest.optimizers.row_sparse import RowSparse

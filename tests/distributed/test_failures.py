@@ -14,8 +14,8 @@ from skest.checkpoints.store import DirectoryStore
 from skest.distributed.ps.checkpoint import ServedTensor
 from skest.distributed.ps.connection import RefusedError
 from skest.distributed.ps.optimizers import Shard
+from skest.distributed.ps.server import LocalServers
 from skest.distributed.ps.worker import AsyncReplica
-from skest.distributed.testing import LocalServers
 from skest.exceptions import PeerLostError
 from skest.hooks import Hook
 from skest.inputs import InputContext

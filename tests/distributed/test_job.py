@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skest.distributed.job import anonymous_file, read_job, write_job
+from skest.distributed.processes import anonymous_file, read_job, write_job
 
 
 def total(**values):

@@ -9,7 +9,7 @@ import torch
 
 from skest import Estimator, RunConfig
 from skest.distributed.ps.messages import Message, Op
-from skest.distributed.testing import LocalServers
+from skest.distributed.ps.server import LocalServers
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 from tests.distributed._training import Trainer

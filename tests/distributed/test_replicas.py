@@ -12,6 +12,7 @@ import torch
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore
+from skest.config.run_config import strategy_of
 from skest.distributed import (
     AsyncParameterServer,
     ClusterSpec,
@@ -26,7 +27,7 @@ from skest.distributed.local import ServedChief, SharedMemoryChief
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
-from skest.engine.replica import EndOfTraining, Replica, strategy_of
+from skest.engine.loop import EndOfTraining, Replica
 from skest.inputs import InputContext
 
 JOBS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}

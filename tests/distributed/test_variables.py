@@ -10,12 +10,11 @@ from torch import nn
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.distributed.ps.checkpoint import join, snapshot, state_of, upload
-from skest.distributed.ps.client import PSClient
-from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.messages import Message, Op, Reader, WireError
 from skest.distributed.ps.optimizers import Shard, rebuilt_optimizer
+from skest.distributed.ps.server import LocalServers
 from skest.distributed.ps.variables import Variables, aliases, place
-from skest.distributed.testing import LocalServers
 from skest.optimizers.ftrl import ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from tests.distributed.test_exactness import assert_same

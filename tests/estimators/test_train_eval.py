@@ -18,8 +18,8 @@ from skest import (
     train_and_evaluate,
 )
 from skest.checkpoints.format import read_checkpoint
-from skest.checkpoints.results import read_eval_results
-from skest.checkpoints.versions import list_versions
+from skest.checkpoints.store import read_eval_results
+from skest.core.files import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from skest.hooks import (
     CheckpointListener,

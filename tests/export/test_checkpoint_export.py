@@ -6,7 +6,7 @@ import torch
 
 from skest import Estimator, RunConfig
 from skest.checkpoints.format import read_checkpoint
-from skest.checkpoints.versions import list_versions
+from skest.core.files import list_versions
 from skest.exceptions import ArtifactError, CorruptCheckpointError, NotFittedError
 from skest.export import load, writer
 from tests._models import model_fn, table_fn

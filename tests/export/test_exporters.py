@@ -10,7 +10,7 @@ import torch
 
 from skest import Estimator
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.versions import list_versions
+from skest.core.files import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from tests._models import model_fn, raising
 

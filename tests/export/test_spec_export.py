@@ -17,7 +17,7 @@ from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.canned.linear import linear_model_fn
 from skest.canned.rnn import rnn_model_fn
-from skest.checkpoints.versions import list_versions
+from skest.core.files import list_versions
 from skest.exceptions import ExportError
 from skest.export import (
     ClassificationOutput,

@@ -12,7 +12,7 @@ import pytest
 from skest import DNNClassifier, Estimator, RunConfig, export
 from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import DirectoryStore
-from skest.checkpoints.versions import list_versions
+from skest.core.files import list_versions
 from skest.inputs import parquet_input_fn
 from tests import _forkserver
 from tests._models import assert_same_checkpoint, model_fn, table, table_fn

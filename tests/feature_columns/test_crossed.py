@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.core.hashing import fingerprint_cat64
 from skest.feature_columns import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
@@ -18,6 +17,7 @@ from skest.feature_columns import (
     sequence_categorical_column_with_hash_bucket,
 )
 from skest.feature_columns.categorical import DEFAULT_HASH_KEY, int64_keys
+from skest.feature_columns.crossed import fingerprint_cat64
 
 VOCABULARY = categorical_column_with_vocabulary_list("v", ["ant", "bee"])
 

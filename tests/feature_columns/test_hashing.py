@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.utils import murmurhash3_32
 
-from skest.core.hashing import fingerprint_cat64
 from skest.feature_columns import categorical as hashing
+from skest.feature_columns.crossed import fingerprint_cat64
 
 WORD = st.integers(0, 2**64 - 1)
 

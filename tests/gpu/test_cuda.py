@@ -24,8 +24,7 @@ from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.distributed.ps.messages import MAC_BYTES, Message, Op, pack
 from skest.engine.recorded.cuda_graph import CudaGraphProgram
 from skest.inputs import ArrayDataset
-from skest.inputs.batches import Source, tensor_batches
-from skest.inputs.transfer import Transfer
+from skest.inputs.batches import Source, Transfer, tensor_batches
 from skest.optimizers import OPTIMIZERS
 
 pytestmark = pytest.mark.skipif(

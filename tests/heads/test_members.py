@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from skest.canned.dnn import mean_logits, member_loss
 from skest.heads import (
     BinaryClassHead,
     Head,
@@ -18,7 +19,6 @@ from skest.heads import (
     PoissonRegressionHead,
     RegressionHead,
 )
-from skest.heads.ensemble import mean_logits, member_loss
 from skest.keys import PredictionKeys
 
 N_MEMBERS, N_ROWS = 3, 8

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.checkpoints.results import write_eval_result
+from skest.checkpoints.store import write_eval_result
 from skest.hooks import (
     CheckpointListener,
     EarlyStoppingHook,

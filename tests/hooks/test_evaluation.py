@@ -2,7 +2,7 @@
 import pytest
 
 from skest import Estimator, RunConfig
-from skest.checkpoints.results import read_eval_results
+from skest.checkpoints.store import read_eval_results
 from skest.hooks import InMemoryEvaluatorHook
 from tests._models import assert_same_checkpoint, model_fn, table_fn
 from tests.hooks._events import event_files, scalars

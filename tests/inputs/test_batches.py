@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from skest.inputs import ArrayDataset
-from skest.inputs.batches import Source, tensor_batches
-from skest.inputs.transfer import pinned
+from skest.inputs.batches import Source, pinned, tensor_batches
 
 CPU = torch.device("cpu")
 FLOATS = np.arange(5, dtype=np.float64) / 2

@@ -13,7 +13,7 @@ from skest.inputs import (
     numpy_input_fn,
     pandas_input_fn,
 )
-from skest.inputs.input_fns import call_input_fn
+from skest.inputs.sharding import call_input_fn
 
 X = {"a": np.arange(6), "b": np.arange(6) * 0.5}
 Y = np.arange(6) % 2

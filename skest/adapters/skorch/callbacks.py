@@ -211,6 +211,8 @@ class NetView(NeuralNet):
         self._set_training(training)
         try:
             with torch.no_grad():
+                # At once and not lazily: the mode is put back before the caller reads
+                # them.
                 outputs = [
                     self.infer(take_rows(X, slice(i, i + self.batch_size)))
                     for i in batches
@@ -493,6 +495,7 @@ class _Training:
         if self._stopped:
             return
         history = self.net.history
+        # As `NeuralNet.run_single_epoch` would.
         history.record("train_batch_count", len(history[-1]["batches"]))
         if self._valid is not None:
             with self._until_stopped():
@@ -547,6 +550,7 @@ def _with_dense_gradients(
 
 def _versions(network: nn.Module) -> list[int]:
     """Return numbers that change when variables are changed in place."""
+    # To compare values would take a copy of all.
     return [value._version for value in network.state_dict(keep_vars=True).values()]
 
 

@@ -19,10 +19,10 @@ from skest.adapters.base import SkestEstimator
 from skest.adapters.model_fn import SkestModelFn
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.user_model import GIVEN_PARAMS
+from skest.canned.dnn import member_loss
 from skest.checkpoints.checkpoint import Checkpoint, load_variables
 from skest.config.run_config import RunConfig
 from skest.estimators.estimator import Estimator
-from skest.heads.ensemble import member_loss
 from skest.heads.single_task import SingleTaskHead
 from skest.inputs.array_dataset import take_rows
 from skest.keys import ModeKeys, PredictionKeys
@@ -332,6 +332,8 @@ def _model_fn(
     net: NeuralNet,
 ) -> EstimatorSpec:
     built = clone(net)
+    # What skest tells of y is for nets that have a parameter for it; the user's own
+    # entries must all be known.
     unknown = GIVEN_PARAMS - built.get_params(deep=False).keys()
     own = {key: value for key, value in (params or {}).items() if key not in unknown}
     # Without a device skorch leaves tensors where they are.
@@ -371,6 +373,8 @@ class SkorchNetwork(nn.Module):
     def __init__(self, net: NeuralNet) -> None:
         super().__init__()
         for name, part in vars(net).items():
+            # What `initialize` made ("module_", "criterion_", …): it is trained and
+            # saved.
             if name.endswith("_") and isinstance(part, nn.Module):
                 self.add_module(name.removesuffix("_"), part)
         self._net = net

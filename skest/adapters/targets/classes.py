@@ -300,6 +300,7 @@ def temperature_of(
     """
     logits = np.asarray(logits, dtype=np.float64)
     if logits.shape[1] == 1:
+        # The softmax of 0 and z is the sigmoid of z.
         logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
     rows = np.arange(len(labels))
     weight = np.ones(len(labels)) if weight is None else weight / weight.mean()

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import reading
 from skest.core.tensor_files import Rows
-from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import (
     Message,
     Op,
@@ -37,6 +37,7 @@ from skest.distributed.ps.variables import (
 )
 from skest.exceptions import NanLossDuringTrainingError
 
+# All that a process holds of a table at a time.
 _BLOCK_BYTES = 1 << 24
 _OF_THIS_PROCESS = "random:"
 # torch imports its compiler for the first optimizer of a process.
@@ -172,6 +173,7 @@ def snapshot(
     tensors: dict[str, Any] = {}
     for ps, of_ps in enumerate(contents):
         for name, (dtype, shape) in of_ps.items():
+            # Found at an earlier server, which looked for the shares of all others.
             if name in tensors:
                 continue
             v = by_name[variable_of(name)]
@@ -313,6 +315,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
     client.begin(announced)()
     for name, tensor in state.tensors.items():
         v = by_name[variable_of(name)]
+        # Block by block, since a table may be larger than the memory of this process.
         for start, rows in _blocks(tensor if tensor.shape else tensor.reshape(1)):
             if v.ps == -1 and tensor.shape == v.shape:
                 _put(client, name, [*range(num_ps)], start, rows)

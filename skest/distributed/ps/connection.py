@@ -18,7 +18,7 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -31,6 +31,7 @@ from skest.distributed.ps.messages import (
     PROTOCOL,
     Message,
     Op,
+    Status,
     WireError,
     pack,
     size_of,
@@ -78,6 +79,8 @@ class Session:
     """
 
     def __init__(self, connection: socket.socket, name: str, timeout: float) -> None:
+        # Somebody waits for every message: Nagle's algorithm would hold small ones
+        # back.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # A host that is gone without a word is noticed also where nobody waits for it.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -85,6 +88,7 @@ class Session:
         self.bytes_sent = self.bytes_received = 0
         self._socket = connection
         self._signs_all = True
+        # Who has not proved the secret makes no process reserve more than this.
         self._limit = _HELLO_BYTES
         self._send_key = self._receive_key = b""
         self._n_sent = self._n_received = 0
@@ -120,6 +124,8 @@ class Session:
         self._signs_all = not (is_near and found[len(_GREETING)])
         said = own + found if is_server else bytes(found) + own
         shared = hmac.digest((secret or "").encode(), said, "sha256")
+        # A key for each direction: what one end has sent does not pass when it comes
+        # back.
         keys = [hmac.digest(shared, end, "sha256") for end in (b"server", b"client")]
         self._send_key, self._receive_key = keys if is_server else reversed(keys)
 
@@ -174,6 +180,8 @@ class Session:
         self._read(content[HEADER_BYTES:], self.timeout)
         expected = self._code(self._receive_key, content)
         message, sequence = None, -1
+        # Takes as long wherever the two differ, so that the time tells nothing of the
+        # code.
         if hmac.compare_digest(code.numpy().tobytes(), expected):
             message, sequence = unpack(whole)
         if message is None or sequence != self._n_received:
@@ -188,6 +196,8 @@ class Session:
         A reply that is still owed for an earlier request is read first: an end that
         sends, and does not read, may wait for one that does the same.
         """
+        # Replies come in the order of the requests: one that nobody has read is in
+        # front.
         if self._owed is not None:
             self._owed(self.timeout)
         self.send(message)
@@ -420,3 +430,110 @@ def listen(address: str, secret: str | None) -> socket.socket:
 def _may_lack_secret() -> bool:
     """Tell whether ``SKEST_WITHOUT_SECRET=1`` lets all who reach a server in."""
     return os.environ.get("SKEST_WITHOUT_SECRET") == "1"
+
+
+class PSClient:
+    """Sessions with all parameter servers of a cluster.
+
+    Parameters
+    ----------
+    addresses : sequence of str
+        ``"host:port"`` of each server, in the order of their numbers.
+    peer : Peer
+        Which task this is.
+    secret : str, default=None
+        Shared with the servers.
+    timeout : float, default=30.0
+        Seconds that a server has for an answer.
+
+    Attributes
+    ----------
+    step : int
+        The global step, as server 0 said last.
+    is_stopping : bool
+        Whether the chief asks all tasks to stop, as server 0 said last.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        peer: Peer,
+        secret: str | None = None,
+        timeout: float = 30.0,
+    ) -> None:
+        self.addresses, self.peer = list(addresses), peer
+        self.step = 0
+        self.is_stopping = False
+        self._secret, self._timeout = secret, timeout
+        self._sessions: dict[int, Session] = {}
+
+    def connect(self) -> None:
+        """Open sessions with the servers with which there is none.
+
+        Raises
+        ------
+        PeerLostError
+            If one does not answer.
+        RefusedError
+            If one refuses.
+        """
+        for ps, address in enumerate(self.addresses):
+            if ps not in self._sessions:
+                self._sessions[ps] = connect(
+                    address, self.peer, self._secret, self._timeout
+                )
+
+    def close(self) -> None:
+        """Let go of all sessions."""
+        for session in self._sessions.values():
+            session.close()
+        self._sessions = {}
+
+    def begin(
+        self, requests: Mapping[int, Message]
+    ) -> Callable[..., dict[int, Message]]:
+        """Send requests to servers, by their numbers.
+
+        Parameters
+        ----------
+        requests : dict of int to Message
+            What to send.
+
+        Returns
+        -------
+        callable
+            ``finish(more_seconds=0)`` waits for the replies and returns them; so many
+            seconds are added to the timeout. It raises PeerLostError, or RefusedError if
+            a server refuses.
+        """
+        if requests.keys() - self._sessions.keys():
+            raise PeerLostError("There is no session with the parameter servers.")
+        # All are asked before the first reply is read, so that the servers work side by
+        # side.
+        waiting = {ps: self._sessions[ps].ask(r) for ps, r in requests.items()}
+
+        def finish(more_seconds: float = 0.0) -> dict[int, Message]:
+            timeout = self._timeout + more_seconds
+            replies = {ps: wait(timeout) for ps, wait in waiting.items()}
+            if 0 in replies and replies[0].code != Status.REFUSED:
+                self.step = max(self.step, replies[0].step)
+                self.is_stopping |= "stop" in replies[0].control
+            for ps, reply in replies.items():
+                if reply.code == Status.REFUSED:
+                    raise RefusedError(
+                        f"The ps at {self.addresses[ps]} refuses: "
+                        f"{reply.control.get('error')}"
+                    )
+            return replies
+
+        return finish
+
+    def ask(self, ps: int, request: Message) -> Message:
+        """Send one request and return the reply."""
+        return self.begin({ps: request})()[ps]
+
+    def ask_all(self, request: Message, more_seconds: float = 0.0) -> list[Message]:
+        """Send a request to all servers and return the replies in their order."""
+        finish = self.begin(dict.fromkeys(range(len(self.addresses)), request))
+        replies = finish(more_seconds)
+        return [replies[ps] for ps in range(len(self.addresses))]

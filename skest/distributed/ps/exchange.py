@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.distributed.ps.client import PSClient
+from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import Message, Op, Pull, Reader, Status
 from skest.distributed.ps.optimizers import Flat
 from skest.distributed.ps.rows import RemoteRows, Wanted
@@ -183,6 +183,7 @@ class Exchange:
         """Return the ids that each server has, as it counts them, and their places."""
         if self._num_ps == 1:
             return [(ids, slice(None))]
+        # Row i is row i // n of server i % n: partition_strategy "mod" of TensorFlow.
         servers = ids.remainder(self._num_ps)
         places = [(servers == ps).nonzero().ravel() for ps in range(self._num_ps)]
         return [(ids[at].div(self._num_ps, rounding_mode="floor"), at) for at in places]
@@ -194,6 +195,7 @@ class Exchange:
             for i, optimizer in enumerate(self._optimizers)
             for j, group in enumerate(optimizer.param_groups)
         ]
+        # Rates may change with every step, the other options hardly ever do.
         changed = [entry for entry in now if entry not in self._told]
         self._told = now
         return changed

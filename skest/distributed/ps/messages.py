@@ -158,6 +158,7 @@ def size_of(header: Tensor, limit: int) -> int:
     if magic != _MAGIC:
         raise WireError("What came is no message of skest.")
     size = HEADER_BYTES + _padded(n_control) + n_payload
+    # Checked before memory is reserved for a message of that size.
     if not 0 <= n_control <= MAX_CONTROL or n_payload < 0 or size > limit:
         raise WireError(
             f"A message announces {n_control} bytes of JSON and {n_payload} of tensors, "

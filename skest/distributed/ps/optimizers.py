@@ -127,6 +127,8 @@ class Shard:
         """
         gradients = {}
         present = reader.take([len(self._dense)], torch.uint8).tolist()
+        # All in one piece, as they are in memory: one copy, whatever the number of
+        # variables.
         flat = reader.take([len(self._flat.buffer)], torch.uint8)
         for v, part, is_there in zip(
             self._dense, self._flat.parts(flat), present, strict=True
@@ -298,6 +300,8 @@ def rebuilt_optimizer(
         ) from error
     if description["row_sparse"]:
         made = RowSparse(made)
+        # The rows of a step may all be in other servers: the step of the table counts
+        # here, too.
         made.counts_all_steps = True
     load_named_state(made, parameters, slots, description, share=True)
     return made
@@ -308,6 +312,7 @@ def _class(module: str, name: str) -> type[Optimizer]:
     for own in (Ftrl, ProximalAdagrad):
         if name == own.__name__:
             return own
+    # Nothing is imported here: no message may choose what code is loaded.
     source = (
         torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)
     )
@@ -342,7 +347,7 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # bytes, of all memory that torch allocates
 
 
 class Flat:

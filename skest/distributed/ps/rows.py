@@ -101,6 +101,7 @@ class TablesElsewhere(TorchFunctionMode):
         if func is own_values:
             return LazyZeros(args[0].shape, args[0].dtype, args[0].device).tensor
         if func in (torch.full_like, torch.zeros_like) and is_row_table(args[0]):
+            # On this device a tensor has a shape and a type, and no memory.
             kwargs = {**kwargs, "device": "meta"}
         return func(*args, **kwargs)
 
@@ -228,6 +229,8 @@ def _alike(values: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
 #: ``fetch({number of the table: unique ids})`` brings rows and calls `RemoteRows.put`.
 Fetch = Callable[[dict[int, Tensor]], None]
 
+# Of rows that came; beyond, a step begins with none, for it needs no others than its
+# own.
 _KEPT_BYTES = 1 << 30
 _BRING = "bring_rows"  # as `skest.feature_columns.lookup.bring_rows` looks for it
 
@@ -509,6 +512,7 @@ class _Table:
 
     def bytes_held(self) -> int:
         """Return how much memory the values take at most."""
+        # At worst every row that came lies on a page of its own.
         return min(self._n_brought * mmap.PAGESIZE, self.values.nbytes)
 
     def forget(self) -> None:

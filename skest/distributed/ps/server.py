@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -211,6 +211,7 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
+        # Asked for ahead, the variables serve the step behind the one at work.
         n_ahead = int(request.number == Pull.AHEAD)
         is_step = self.ps == 0 and request.number
         if is_step and self.members.must_wait(peer, n_ahead):
@@ -309,6 +310,7 @@ class _Conversation:
     def _handle(self, request: Message) -> None:
         """Answer a request; an error behind the answer is that to the next request."""
         self._has_answered = False
+        # A snapshot holds for the fetches right behind it, and then its memory is free.
         if request.code != Op.FETCH:
             self._snapshot = {}
         try:
@@ -420,3 +422,46 @@ def serve_parameters(address: str | socket.socket, ps: int = 0, **options: Any) 
 def serve_at(ps: int, files: list[int], **options: Any) -> None:
     """Do what `serve_parameters` does, at a socket that listens; `files` has it."""
     serve_parameters(socket.socket(fileno=files[0]), ps, **options)
+
+
+class LocalServers:
+    """Parameter servers on the loopback interface; a context manager.
+
+    Parameters
+    ----------
+    num_ps : int, default=1
+        How many.
+    **options
+        Of `ParameterServer`.
+
+    Attributes
+    ----------
+    addresses : list of str
+        ``"host:port"`` of each.
+    servers : list of ParameterServer
+        The servers themselves.
+
+    Examples
+    --------
+    >>> from skest.distributed.ps.server import LocalServers
+    >>> with LocalServers(2) as servers:
+    ...     len(servers.addresses)
+    2
+    """
+
+    def __init__(self, num_ps: int = 1, **options: Any) -> None:
+        self.servers = [
+            ParameterServer("127.0.0.1:0", ps, **options) for ps in range(num_ps)
+        ]
+        self.addresses = [server.address for server in self.servers]
+
+    def __enter__(self) -> Self:
+        for server in self.servers:
+            server.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for server in self.servers:
+            server.stop()
+        for server in self.servers:
+            server.close()

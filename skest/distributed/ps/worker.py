@@ -18,7 +18,7 @@ from torch import Tensor
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import reading
 from skest.checkpoints.store import CheckpointStore, DirectoryStore
-from skest.core.interrupts import INTERRUPTED
+from skest.core.console import INTERRUPTED
 from skest.distributed.ps.checkpoint import (
     join,
     outlined,
@@ -27,8 +27,7 @@ from skest.distributed.ps.checkpoint import (
     state_of,
     upload,
 )
-from skest.distributed.ps.client import PSClient
-from skest.distributed.ps.connection import Peer
+from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
 from skest.distributed.ps.rows import TablesElsewhere
@@ -41,13 +40,13 @@ from skest.distributed.ps.variables import (
 from skest.engine.loop import (
     INPUT_ENDED,
     Halves,
+    Replica,
     Step,
     WatchedStep,
     clip_trained,
     compute_gradients,
     move_to_step,
 )
-from skest.engine.replica import Replica
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run, Timer
 from skest.inputs.input_context import InputContext
@@ -429,6 +428,7 @@ class AsyncReplica(Replica):
         try:
             yield
         except PeerLostError as error:
+            # What fails from here on is a consequence of the first loss.
             if self._has_lost:
                 raise
             self._has_lost = True

@@ -128,6 +128,8 @@ class Batched:
     def carry_out(self, call: Call) -> None:
         """Carry out one call."""
         own = [v for v in call.arguments if v in self._stacked or v in self._apart]
+        # Sparse tensors of members have different numbers of entries, and can't be
+        # stacked.
         is_sparse = any(value not in self._stacked for value in own)
         generators = self._generators_of(call)
         if call.function in _UNSET:
@@ -215,6 +217,7 @@ class Batched:
         """Carry out a call for one member after the other."""
         known = self._stacked.keys() | self._apart.keys()
         if not known.issuperset(call.written):
+            # Each would undo what the one before it did.
             raise NotRecordableError("its members write to one tensor")
         found = []
         for j in range(self._n):
@@ -263,6 +266,7 @@ def _no_reduction(call: Call) -> bool:
 def _shifted(dims: Any) -> Any:
     if isinstance(dims, list | tuple):
         return [_shifted(dim) for dim in dims]
+    # Counted from behind, a dimension keeps its number.
     return dims + 1 if dims >= 0 else dims
 
 
@@ -271,6 +275,7 @@ def aligned_empty(n_members: int, like: Tensor) -> Tensor:
     shape, stride = like.shape, like.stride()
     per_line = max(1, _ALIGNMENT // like.element_size())
     size = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    # Rounded up to whole lines, so that the next member begins at one as well.
     step = -(-size // per_line) * per_line
     memory = torch.empty(n_members * step, dtype=like.dtype, device=like.device)
     return memory.as_strided((n_members, *shape), (step, *stride))
@@ -304,6 +309,7 @@ def _product(
     x, y = _aligned(x), _aligned(y)
     n, rows, columns = len(x), x.shape[1], y.shape[2]
     is_vector = columns == 1  # which has a kernel of its own
+    # A result of whole cache lines is aligned for every member without our doing.
     if not is_vector and rows * columns * x.element_size() % _ALIGNMENT == 0:
         return several(*bias, x, y)
     out = aligned_empty(n, torch.empty((rows, columns), dtype=x.dtype, device=x.device))

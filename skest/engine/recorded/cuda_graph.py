@@ -110,6 +110,7 @@ class CudaGraphProgram:
 
     def _capture(self, inputs: Sequence[Tensor]) -> None:
         """Record the launches of a step; nothing is computed."""
+        # A graph knows addresses: every batch is copied to where this one is.
         self._inputs = [tensor.clone() for tensor in inputs]
         graph = torch.cuda.CUDAGraph()
         try:
@@ -130,6 +131,7 @@ class CudaGraphProgram:
         for own, given in zip(self._inputs, inputs, strict=True):
             own.copy_(given, non_blocking=True)
         self._graph.replay()
+        # Losses live longer than a step: hooks read several at once, to wait only once.
         fresh = [tensor.clone() for tensor in self._returned[: self._n_outputs]]
         return (*fresh, *self._returned[self._n_outputs :])
 
@@ -165,6 +167,7 @@ def reason_not_to_capture(inputs: Sequence[Value], calls: Sequence[Call]) -> str
     'it computes on cpu'
     """
     tensors = [value.tensor for value in _values(inputs, calls)]
+    # Adam counts on the CPU unless it is fused or capturable: that would stand still.
     others = {str(t.device) for t in tensors if t.device.type != "cuda"}
     if others:
         return f"it computes on {' and '.join(sorted(others))}"

@@ -90,6 +90,8 @@ class Inference:
         option : sequence of hashable, default=None
             Passed on; each one has a recording of its own.
         """
+        # A profiler may register such hooks at any time, and a replay would not call
+        # them.
         if not self._is_eager and not has_hooks_of_all_modules():
             try:
                 tensors, kind = batch_tensors(data, kind_of_rows)
@@ -128,6 +130,8 @@ class Inference:
         """Return a program that gives the same result, or None if there is none."""
         try:
             program = _row_program(self._function, tensors, data, option)
+            # The result of the function is at hand: the proof costs no more than one
+            # replay.
             if program.takes(tensors) and not _are_equal(program(tensors), result):
                 raise NotRecordableError("a replay gave other numbers")
         except Exception as error:  # of whatever the function is made of; it did work
@@ -174,6 +178,8 @@ def _row_program(
         raise NotRecordableError("not all tensors have rows, one behind the other")
 
     def record(n_rows: int) -> tuple[Recorder, Any]:
+        # The rows of the batch over and over: made-up ones might hold ids that no table
+        # has.
         index = torch.arange(n_rows, device=tensors[0].device) % len(tensors[0])
         samples = {id(tensor): tensor.index_select(0, index) for tensor in tensors}
         recorder = Recorder(list(samples.values()))
@@ -223,6 +229,7 @@ def _check_repeatable(
         changed = [v for v in call.written if storages.root(v).kind != "result"]
         if call.is_random or changed:
             raise NotRecordableError(f"'{call.function.name()}' has a lasting effect")
+    # The caller owns what it gets, and may write to it.
     roots = {storages.root(value) for value in outputs}
     if len(roots) < len(outputs) or any(root.kind != "result" for root in roots):
         raise NotRecordableError("results share memory, with others or the variables")
@@ -243,6 +250,7 @@ def _are_equal(first: Any, second: Any) -> bool:
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         return len(first) == len(second) and all(map(_are_equal, first, second))
     if isinstance(first, Tensor) and isinstance(second, Tensor):
+        # Results of other strides are equal, but what the caller does next may not be.
         return _layout(first) == _layout(second) and (
             first.data_ptr() == second.data_ptr() or torch.equal(first, second)
         )

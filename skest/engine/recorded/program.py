@@ -149,6 +149,7 @@ class _Writer:
         self._constant_names: dict[int, str] = {}
         self._arena = Arena()
         self._reserved: dict[Value, Tensor] = {}
+        # The caller keeps these, while the next step writes over what is reserved.
         self._never_reserved = {storages.root(value) for value in outputs}
         self._last_uses = last_uses(calls, [*outputs, *kept], storages)
         self._variables: dict[Value, list[str]] = defaultdict(list)
@@ -187,6 +188,8 @@ class _Writer:
         variant = in_place_variant(call.function, result.tensor.device.type)
         is_clone = call.function is _aten.clone.default
         if (
+            # Not into the batch or a variable, nor into what is read later or by the
+            # same call; and an output not into memory that the next step writes over.
             (variant is None and not is_clone)
             or root.kind != "result"
             or self._last_uses[root] != position
@@ -199,6 +202,8 @@ class _Writer:
             if variant is not None:
                 self._write(variant, call.args, call.kwargs)
             self.static[result] = self.tensor(source)
+            # The memory goes on to the result, and back to the arena when that is done
+            # with.
             self._reserved[self._storages.root(result)] = self._reserved.pop(root)
         elif variant is not None:
             self._write(variant, call.args, call.kwargs, self._new_name(result))
@@ -254,6 +259,8 @@ class _Writer:
                 self._arena.give_back(self._reserved.pop(root))
             names = self._variables.pop(root, None)
             if names:
+                # As early as an eager step lets go of it, so that the peak of memory is
+                # no higher.
                 self._lines.append(f"del {', '.join(names)}")
 
     # Values
@@ -346,6 +353,8 @@ class Arena:
 
     def take(self, example: Tensor) -> Tensor:
         """Return a tensor of the shape, strides, type and device of `example`."""
+        # As many elements of the same type will do; their shape and strides are set
+        # anew.
         free = self._free[_kind(example)]
         if not free:
             return torch.empty_strided(
@@ -470,6 +479,7 @@ def out_variant(
         outs = tuple(a.name for a in arguments if a.is_out)
         others = [(a.name, str(a.type)) for a in arguments if not a.is_out]
         if outs and others == wanted and _has_kernel(variant, device_type):
+            # Functions of torch take the tensor to write into by this name.
             function = _in_torch(operation) if outs == ("out",) else None
             return function or _unwrapped(variant), outs
     return None

@@ -174,6 +174,7 @@ class Recorder(DispatchMode):
     def value_of(self, tensor: Tensor) -> Value:
         """Return the value that stands for a tensor."""
         if id(tensor) not in self._values and not tensor.is_leaf:
+            # It has a history of autograd, and none of its operations came by here.
             self._note("a tensor comes from code that is not recorded")
         return self._named(tensor, "constant")
 
@@ -342,6 +343,7 @@ def _view_variant(operation: Any) -> Any | None:
     """Return the operation that returns a view instead of changing a shape, or None."""
     name: str = operation.overloadpacket.__name__
     found = same_arguments(operation, name.removesuffix("_"))
+    # Such as unsqueeze for unsqueeze_; resize_ has no counterpart that returns a view.
     returns = [] if found is None else found._schema.returns
     return found if any(r.alias_info is not None for r in returns) else None
 
@@ -350,6 +352,7 @@ def kind_of_tensor(tensor: Tensor) -> Hashable:
     """Return what counts of a tensor, or raise TypeError if it requires gradients."""
     if tensor.requires_grad:  # somebody may want them
         raise TypeError("a batch has a tensor that requires gradients")
+    # Torch conjugates and negates lazily: these bits say what the numbers mean.
     signs = tensor.is_conj(), tensor.is_neg()
     return tensor.shape, tensor.stride(), tensor.dtype, signs
 
@@ -404,6 +407,8 @@ def _kind(
         if data.layout != torch.strided:
             raise TypeError(f"a batch has a tensor of layout {data.layout}")
         if id(data) in tensors:
+            # A tensor that stands twice is one input, and where else it stands is part
+            # of the kind.
             return list(tensors).index(id(data))
         tensors[id(data)] = data
         return kind_of(data)

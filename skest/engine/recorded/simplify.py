@@ -28,6 +28,7 @@ _FILLED = {
     _aten.zeros.default,
     _aten.zeros_like.default,
 }
+# Of the size of a float, to change it by its bits.
 _INTEGERS = {torch.float32: torch.int32, torch.float64: torch.int64}
 _WITH_NUMBERS = (
     _aten.add.Tensor,
@@ -236,6 +237,7 @@ class _Simplifier:
             call = Call(call.function, *map_leaves(parts, Value, self.stands_for))
         if call.written:
             return call
+        # What it looks at may be another value by now, in other memory.
         self._look_again(call)
         call = self._without_copy(call)
         for value in call.arguments:
@@ -304,6 +306,7 @@ class _Simplifier:
     def _computed_before(self, call: Call) -> Sequence[Value] | None:
         if call.is_random or not self._are_unwritten([*call.arguments, *call.results]):
             return None
+        # Of memory that changes, equal calls may return different numbers.
         key = (call.function, _hashable((call.args, call.kwargs)))
         results = call.results
         found = self._done.setdefault(key, results)
@@ -376,6 +379,7 @@ def _needed(
     read = set(outputs)
     alive = {storages.root(value) for value in read}
     kept = []
+    # From the end, so that all readers of a result are known when its call comes.
     for call in reversed(calls):
         written = [storages.root(value) for value in call.written]
         is_check = call.returned is None and not written  # it can but fail
@@ -472,6 +476,8 @@ def _has_number(call: Call) -> bool:
 
 def _with_tensor(call: Call) -> Call:
     value, number = call.args
+    # Via float64, as the kernels take a number of Python, and only then to the type of
+    # the tensor.
     exact = torch.tensor(number, dtype=torch.float64 if type(number) is float else None)
     constant = Value(exact.to(value.tensor.dtype), "constant")
     return Call(call.function, (value, constant), call.kwargs, call.returned)

@@ -127,11 +127,14 @@ class _Described(pickle.Pickler):
         if isinstance(part, Tensor):
             self._note(part, self.tensors)
             kind = part.shape, part.stride(), str(part.dtype), part.requires_grad
+            # Shape and type, not the numbers; and which tensors are one and the same.
             return str, (f"{self._ids[id(part)]} {kind}",)
         if isinstance(part, torch.Generator):
             self._note(part, self.generators)
             return str, (f"{self._ids[id(part)]}",)
         if isinstance(part, FunctionType | BuiltinFunctionType):
+            # Lambdas can't be pickled; the same function is the same object in one
+            # process.
             return str, (f"{id(part)}",)
         return NotImplemented
 
@@ -179,6 +182,7 @@ class Computation:
         recorder, undo = Recorder(batch.tensors), undo_of(member.spec, is_alone=False)
         with recorder:
             loss = compute_gradients(member.spec, batch.features, batch.labels)
+        # The step is computed to be seen: buffers and generators must not have moved.
         undo()
         if recorder.recording.obstacle is not None:
             raise NotRecordableError(recorder.recording.obstacle)
@@ -262,6 +266,8 @@ class Stack:
                 place.copy_(tensor.detach())
             self._stacked.append(stacked)
         if None in memory or len({*memory}) < len(memory):
+            # Tied weights would become two once their tensors are parts of different
+            # stacks.
             raise NotRecordableError("its tensors are sparse, or share memory")
         for member in members:
             join_counters(member.spec.optimizers)

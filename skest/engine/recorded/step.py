@@ -136,6 +136,7 @@ class GraphStep:
         self._seen[kind] += 1
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
+        # Most batches are of the first kind, and the rest of an epoch is of another.
         is_first = kind == next(iter(self._seen))
         comes_often = is_first and self._cut is None
         n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
@@ -188,6 +189,7 @@ class GraphStep:
             return loss, obstacle
         update = None if has_update else halves.update
         if not has_update:
+            # What was recorded of an update that can't be repeated.
             del recording.calls[n_calls:]
         value = recorder.value_of(loss)
         try:
@@ -313,6 +315,8 @@ def join_counters(optimizers: Iterable[Optimizer]) -> bool:
         for (name, _, _), having in counters.items():
             if len({slots[name].untyped_storage().data_ptr() for slots in having}) == 1:
                 continue  # done before
+            # The elements are views, so that to add to the whole counts for each
+            # parameter.
             joined = torch.stack([slots[name] for slots in having])
             for slots, element in zip(having, joined.unbind(), strict=True):
                 slots[name] = element
@@ -334,6 +338,7 @@ def undo_of(spec: EstimatorSpec, *, is_alone: bool = True) -> Callable[[], None]
     """
     modules = [] if spec.network is None else list(spec.network.modules())
     buffers = [(b, b.clone()) for m in modules for b in m.buffers(recurse=False)]
+    # Dropout of skest draws from the generator of its run, see `skest.core.random`.
     own = [getattr(module, "generator", None) for module in modules]
     generators = [g for g in own if isinstance(g, torch.Generator)]
     if is_alone:

@@ -11,6 +11,7 @@ OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
 """Versions of the operator sets. Every ONNX Runtime from 1.17 on has them; networks of
 float32 run from 1.15 on."""
 
+# That of onnx 1.13, which brought opset 18.
 IR_VERSION = 8
 
 #: Type of strings.
@@ -385,6 +386,7 @@ class Graph:
 
         An input that is None is left out.
         """
+        # Equal nodes are one: columns share what they do with the same raw column.
         names = tuple("" if value is None else value.name for value in inputs)
         key = (op, domain, names, tuple(sorted(attributes.items())))
         if key not in self._known:
@@ -407,6 +409,7 @@ class Graph:
         """The nodes that an output needs, in an order in which they can run."""
         wanted = {tensor.name for tensor in self.outputs}
         kept = []
+        # From the end, so that all who read a node are known when it comes.
         for node in reversed(self._nodes):
             if not wanted.isdisjoint(node.outputs):
                 kept.append(node)

@@ -26,7 +26,7 @@ from skest.heads.regression import (
 from skest.heads.sampled_softmax import SampledSoftmaxHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
-from skest.networks.layers import ACTIVATIONS
+from skest.networks.dnn import ACTIVATIONS
 
 #: Key of the answer in the type of the labels; of several labels, their indicators.
 LABELS = "labels"
@@ -117,6 +117,7 @@ def activated(function: Callable[..., Any], x: Value) -> Value:
     ExportError
         If it is another function.
     """
+    # What the head for Poisson regression applies to its logits.
     if function is torch.exp:
         return _node("Exp", x)
     is_module = isinstance(function, nn.Module)
@@ -154,11 +155,13 @@ def split_logits(head: Any, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
 
 
 def members_mean(head: Head, logits: Value) -> Value:
-    """Return what `skest.heads.ensemble.mean_logits` does, for logits of members."""
+    """Return what `skest.canned.dnn.mean_logits` does, for logits of members."""
     if isinstance(head, MultiHead):
         parts = split_logits(head, logits)
         return concat([members_mean(part, own) for part, own in parts], axis=1)
     if isinstance(head, MultiClassHead):
+        # Probabilities are averaged, not logits; a softmax of the logarithm of their
+        # mean gives it.
         return _log_mean_exp(_node("LogSoftmax", logits, axis=-1))
     if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
         return _log_mean_exp(-_node("Softplus", -logits)) - _log_mean_exp(
@@ -170,6 +173,7 @@ def members_mean(head: Head, logits: Value) -> Value:
 
 
 def _log_mean_exp(x: Value) -> Value:
+    # The exponential of a large logit would overflow.
     greatest = x.max(axis=0, keepdims=True)
     total = _node("Exp", x - greatest).sum(axis=0)
     count = x.length(0).cast(x.dtype)
@@ -200,7 +204,7 @@ def task_predictions(
     ------
     ExportError
         If the head is none of skest.heads, or has another link function than those of
-        `skest.networks.layers`.
+        `skest.networks.dnn`.
     """
     if not type(head).__module__.startswith("skest."):  # which may predict otherwise
         raise ExportError(

@@ -357,6 +357,7 @@ def _spec(
     kind = _category_kind(key, categories, form)
     if not numbers:
         is_sequence = any(demand.shape[1:] != (1,) for demand in demanded)
+        # With a width of 1 the graph needs no operator that finds the ends of lists.
         is_single = form is not None and form.width == 1 and delimiter is None
         width = 1 if is_single and not is_sequence else None
         missing = _missing_category(kind, categories)
@@ -370,6 +371,7 @@ def _spec(
             "be. Give X the raw column a second time under another name."
         )
     shape = _same_shape(key, [demand.shape for demand in numbers])
+    # Not float32, in which ids above 2**24 would be rounded to others.
     return InputSpec(name, key, "float64", shape, no_number)
 
 
@@ -392,6 +394,7 @@ def _number_dtype(numbers: Sequence[Demand], dtype: np.dtype) -> np.dtype:
     common = np.result_type(*dtypes)
     if common.kind != "i":
         return common
+    # No integer is NaN; float64 holds those up to 2**53.
     return np.dtype("float64" if any(d.may_miss for d in numbers) else "int64")
 
 

@@ -208,6 +208,7 @@ def mean_onnx(
         logits += [found] * times[i]
     mean = logits[0]
     if len(models) > 1:
+        # As the members of one network, of which the first axis is.
         each = [member.unsqueeze(0) for member in logits]
         mean = members_mean(head, concat(each, axis=0))
     return _finished(graph, head, _of_head(graph, head, mean, classes), inputs)

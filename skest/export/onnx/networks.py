@@ -34,8 +34,7 @@ from skest.feature_columns.modules import (
 )
 from skest.feature_columns.piecewise import CodeOutput, Interpolation
 from skest.heads.sampled_softmax import ClassTable
-from skest.networks.dnn import DNN, Baseline, Combined
-from skest.networks.layers import BatchNorm, Dropout
+from skest.networks.dnn import DNN, Baseline, BatchNorm, Combined, Dropout
 from skest.networks.rnn import RNN
 
 
@@ -83,7 +82,7 @@ def dense_features(
         else _column_output(output, module, scope, encoded)
         for output in module.outputs
     ]
-    dtype = _numpy_dtype(module.dtype)
+    dtype = numpy_dtype(module.dtype)
     side_by_side = []
     # Neighbours whose numbers are computed alike take as many nodes as one of them.
     for steps, group in groupby(outputs, key=_steps_of):
@@ -97,7 +96,8 @@ def _steps_of(entry: Value | Numbers) -> Any:
     return entry.steps if isinstance(entry, Numbers) else None
 
 
-def _numpy_dtype(dtype: torch.dtype) -> np.dtype:
+def numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    """Return the type of NumPy of the same name."""
     return np.dtype(str(dtype).removeprefix("torch."))
 
 
@@ -155,6 +155,7 @@ def _interpolated(
     """Yield what computes piecewise-linear columns, and the result, as in `forward`."""
     for i, group in enumerate(module.interpolations):
         tables = [module.get_parameter(parameter_name(name)) for name in group.columns]
+        # Without training, what the tables come to is a constant.
         bins = group.bins(tables)
         values = scope.inside(f"interpolations.{i}").weight("bins", bins)
         ids = concat([encoded[key].values for key in group.keys], axis=1)
@@ -181,13 +182,13 @@ def _column_output(
     if isinstance(output, ValuesOutput):
         return entry
     if isinstance(output, CodeOutput):
-        fractions = encoded[output.weight_key].cast(_numpy_dtype(module.dtype))
+        fractions = encoded[output.weight_key].cast(numpy_dtype(module.dtype))
         return _code(output, entry.values, fractions)
     if isinstance(output, PeriodicOutput):
         numbers = computed([entry]) if isinstance(entry, Numbers) else entry
         name = module_name(output.column)
         with scope.graph.scope(output.column):
-            numbers = numbers.cast(_numpy_dtype(module.dtype))
+            numbers = numbers.cast(numpy_dtype(module.dtype))
             return _waves(module.get_submodule(name), scope.inside(name), numbers)
     factors = encoded[output.weight_key] if output.weight_key else None
     with scope.graph.scope(output.column):
@@ -230,7 +231,7 @@ def _counts(
     ids: Ids | EveryId, size: int, dtype: torch.dtype, factors: Value | None
 ) -> Value:
     """Count the ids, or sum their weights; as `CountsOutput`."""
-    number = _numpy_dtype(dtype)
+    number = numpy_dtype(dtype)
     if isinstance(ids, EveryId):
         return _given(factors).cast(number)
     if ids.width == 1 and factors is None:
@@ -477,6 +478,7 @@ def _recurrent(
 def _(layer: nn.Linear, scope: Scope, x: Value) -> Value:
     if x.ndim != 2:
         raise ExportError("Gemm takes matrices, others are traced.")
+    # Weights lie as in torch, (n_out, n_in), and have its names: transB says so.
     inputs = [x, scope.weight("weight", layer.weight)]
     if layer.bias is not None:
         inputs.append(scope.weight("bias", layer.bias))

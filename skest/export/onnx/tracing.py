@@ -24,7 +24,7 @@ from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode_all
 from skest.export.onnx.graph import OPSETS, Graph, Value
 from skest.export.onnx.inputs import InputSpec, demands
-from skest.export.onnx.networks import Scope, network_output
+from skest.export.onnx.networks import Scope, network_output, numpy_dtype
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
 from skest.feature_columns.modules import (
@@ -159,6 +159,7 @@ def traced(
             "`pip install onnxscript`."
         ) from error
     name, key_of_bare = type(network).__name__, BARE if given.is_bare else None
+    # A copy, since the look-ups in it are replaced.
     network, entries = copy.deepcopy(network).cpu(), dict(given.traceable)
     if not given.is_bare:
         example = {key: entry.example for key, entry in entries.items()}
@@ -270,6 +271,7 @@ def _written(
                     "tensors by names, with something for every row."
                 )
         with _quiet():
+            # Not strict: Dynamo would refuse Python that it does not understand.
             program = torch.export.export(
                 module.eval(), (example,), dynamic_shapes=(axes,), strict=False
             )
@@ -361,7 +363,9 @@ def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
             f"The result {key!r} has {shape[0]} rows, whatever the batch has. An exported "
             "model returns something for every row."
         )
-    return Traced(Value(value.graph, value.name, _numpy(result), result.ndim), shape)
+    return Traced(
+        Value(value.graph, value.name, numpy_dtype(result.dtype), result.ndim), shape
+    )
 
 
 def spec_inputs(
@@ -447,7 +451,7 @@ def _of_columns(
             fill, is_open, value = -1, entry.width is None, entry.values
         example = _enough_rows(tensor, is_open, fill)
         axes = (0, 1) if is_open else (0,)
-        found[key] = Traceable(value.cast(_numpy(tensor)), example, axes)
+        found[key] = Traceable(value.cast(numpy_dtype(tensor.dtype)), example, axes)
     return found
 
 
@@ -470,7 +474,9 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
         tensor = _tensor(cells, key, dtype)
         kind = dtype.name if tensor.is_floating_point() else "int64"
         specs.append(InputSpec(str(key), key, kind, (None, *tensor.shape[1:]), None))
-        value = graph.input(str(key), kind, specs[-1].shape).cast(_numpy(tensor))
+        value = graph.input(str(key), kind, specs[-1].shape).cast(
+            numpy_dtype(tensor.dtype)
+        )
         found[key] = Traceable(value, _enough_rows(tensor))
     values = {key: entry.value for key, entry in found.items()}
     return SpecInputs(specs, values[BARE] if is_bare else values, found, is_bare)
@@ -493,7 +499,3 @@ def _tensor(cells: Any, key: Any, dtype: np.dtype) -> Tensor:
         raise ExportError(f"The feature {key!r} has no rows.")
     tensor = torch.as_tensor(array)
     return tensor.to(getattr(torch, dtype.name) if tensor.is_floating_point() else None)
-
-
-def _numpy(tensor: Tensor) -> np.dtype:
-    return np.dtype(str(tensor.dtype).removeprefix("torch."))

@@ -88,6 +88,7 @@ class Call:
         """Return the JSON object in the body; raise RequestError (400) if it is none."""
         try:
             found = json.loads(
+                # Of bytes, `json.loads` would take UTF-16 and UTF-32 as well.
                 str(self.body, "utf-8"),
                 object_pairs_hook=without_duplicates,
                 parse_constant=_no_number,

@@ -184,6 +184,7 @@ class _Listener(http.server.ThreadingHTTPServer):
     """Accepts connections, each of which has a thread."""
 
     block_on_close = False
+    # The 5 of socketserver turn away clients that connect at the same time.
     request_queue_size = 256
 
     def __init__(
@@ -218,6 +219,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "skest"
     sys_version = ""
+    # Headers and body are two writes; the second would wait for the receipt of the
+    # first, up to 40 ms.
     disable_nagle_algorithm = True
     default_request_version = "HTTP/1.1"  # the answer to anything has a status
     server: _Listener

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from skest.checkpoints.versions import list_versions, version_number
+from skest.core.files import list_versions, version_number
 from skest.export.manifest import MANIFEST
 from skest.export.runtime import Model
 

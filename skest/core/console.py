@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C ends a training between two steps; elsewhere it raises KeyboardInterrupt."""
+"""What a person and a training tell each other: Ctrl-C, and lines that are printed.
+
+Ctrl-C ends a training between two steps; elsewhere it raises KeyboardInterrupt.
+"""
 
 import logging
 import os
@@ -7,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from types import FrameType
 from typing import NoReturn
 
@@ -81,3 +85,69 @@ def raising_on_interrupt() -> Iterator[None]:
 
 def _raise(signum: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
+
+
+class Listener:
+    """Takes what trainings say; this one lets it pass."""
+
+    #: Whether it only wants the lines of estimators that have `verbose`.
+    wants_verbose = False
+
+    def line(self, text: str) -> None:
+        """Take a line, such as that about an epoch."""
+
+    def fitted(self, n_estimators: int) -> None:
+        """Note that so many more estimators are fitted."""
+
+
+class Named(Listener):
+    """Prints lines with a name before them, of estimators that have `verbose`.
+
+    Examples
+    --------
+    >>> from skest.core.console import Named, heard_by, voice
+    >>> with heard_by(Named("Model 1: ")):
+    ...     voice(verbose=1)("Epoch 1/9")
+    Model 1: Epoch 1/9
+    """
+
+    wants_verbose = True
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def line(self, text: str) -> None:
+        """Print it."""
+        print(f"{self._name}{text}")
+
+
+_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+def listener() -> Listener | None:
+    """Return who listens to the trainings of this context, None if nobody does."""
+    return _LISTENER.get()
+
+
+@contextmanager
+def heard_by(listener: Listener) -> Iterator[None]:
+    """Give what trainings say to a listener instead of printing it."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def voice(verbose: bool | int) -> Callable[[str], None] | None:
+    """Return what takes the lines of a training, None if nobody wants them."""
+    heard = listener()
+    if heard is None:
+        return print if verbose else None
+    return _tell if verbose or not heard.wants_verbose else None
+
+
+def _tell(text: str) -> None:
+    heard = listener()
+    if heard is not None:  # none in another process, where hooks may run
+        heard.line(text)
