@@ -105,6 +105,13 @@ def holds_only_numbers(X: Any) -> bool:
     return all(table.holds_numbers(k) and table.cells(k).ndim == 1 for k in table.keys)
 
 
+def has_empty_column(X: Any) -> bool:
+    """Tell whether a frame of numbers has a column without any."""
+    table = Table(X)
+    columns = map(table.numbers, table.keys)
+    return any(np.isnan(c[0]) and np.isnan(c).all() for c in columns if len(c))
+
+
 def without_columns(X: Any, keys: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """Take columns out of a table, those of them that it has.
 

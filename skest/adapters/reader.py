@@ -20,6 +20,7 @@ from skest.adapters.features import (
     as_rows,
     check_same_length,
     count_samples,
+    has_empty_column,
     holds_only_numbers,
     is_table,
     read_array,
@@ -182,10 +183,18 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _takes_as_array(self, X: Any) -> bool:
         """Whether X is read as a whole, and not column by column."""
-        # Without a description of the features, numbers need no columns of their own.
-        return self._all_inferred() and (
-            not is_table(X) or (holds_only_numbers(X) and not self._needs_names)
-        )
+        # Without a description of the features, numbers need no columns of their own,
+        # unless one of them is left out; steps of a sequence are not.
+        if not self._all_inferred():
+            return False
+        if not is_table(X):
+            return True
+        is_array = holds_only_numbers(X) and not self._needs_names
+        return is_array and (self._reads_sequences or not has_empty_column(X))
+
+    @property
+    def _reads_sequences(self) -> bool:
+        return "sequence" in self._column_parameters.values()
 
     @property
     def _needs_names(self) -> bool:
@@ -225,7 +234,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _takes_sparse(self) -> bool:
         """Whether X may be a sparse matrix: if columns are inferred, or take it."""
-        if "sequence" in self._column_parameters.values():
+        if self._reads_sequences:
             return False
         return all(get_tags(c).input_tags.sparse for c in self._columns_of_user)
 

@@ -226,6 +226,9 @@ class NumericFrameColumn(NumericColumn):
     def _element_names(self) -> list[str]:
         return [str(name) for name in self.feature_names]
 
+    def _element(self, i: int) -> str:
+        return f"Column {self.feature_names[i]!r}"
+
     def _raw(self, table: Table) -> np.ndarray:
         is_array = table.feature_names is None
         if is_array and not set(self.feature_names).issubset(table.keys):

@@ -3,7 +3,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -294,27 +294,31 @@ class NumericColumn(DenseColumn):
             with np.errstate(over="ignore"):
                 if self.normalizer == "quantile":
                     maps = [UniformMap.learned(*element) for element in elements]
-                    for learned_map in maps:
-                        self._check_statistics(np.diff(learned_map.knots))
+                    self._check_statistics(np.diff(m.knots) for m in maps)
                     return learned | {"quantile_maps_": maps}
                 scales = np.array([median_and_spread(*e) for e in elements], np.float64)
             self._check_statistics(scales)
             learned["center_"], learned["scale_"] = scales.T.copy()
         return learned
 
-    def _check_statistics(self, scale: np.ndarray) -> None:
-        if not np.isfinite(scale).all():
-            raise ValueError(
-                f"Column {self.key!r} holds numbers too large to learn their deviation. "
-                "Scale it, for example by taking logarithms."
-            )
+    def _check_statistics(self, of_elements: Iterable[Any]) -> None:
+        for i, learned in enumerate(of_elements):
+            if not np.isfinite(learned).all():
+                raise ValueError(
+                    f"{self._element(i)} holds numbers too large to learn their deviation. "
+                    "Scale it, for example by taking logarithms."
+                )
+
+    def _element(self, i: int) -> str:
+        """Return what a message calls the numbers of an element."""
+        where = f", element {i}," if self.n_elements > 1 else ""
+        return f"Column {self.key!r}{where}"
 
     def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
         empty = np.flatnonzero(~_counted(~missing, weight).any(axis=0))
         if len(empty):
-            where = f" in element {empty[0]}" if self.n_elements > 1 else ""
             raise ValueError(
-                f"Column {self.key!r} has no numbers{where} to learn a mean or range from. "
+                f"{self._element(empty[0])} has no numbers to learn a mean or range from. "
                 "Leave the column out, or give numbers for 'default_value' and no "
                 "'normalizer'."
             )

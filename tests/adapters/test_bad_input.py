@@ -133,6 +133,11 @@ def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
         model.predict(frame.assign(c=np.inf))
     with pytest.raises(TypeError, match="was fitted on an array; got a dictionary"):
         model.predict({"a": X[:, 0]})
+    with pytest.raises(ValueError, match="'d' holds numbers too large"):
+        model.fit(frame.assign(d=1e300 * X[:, 3]), y)
+    with pytest.warns(UserWarning, match="Column 'b' has no values.* left out"):
+        model.fit(frame.assign(b=np.nan), y)
+    assert np.isfinite(model.predict_proba(frame)).all()
 
 
 @pytest.mark.parametrize(

@@ -232,11 +232,11 @@ def test_parameters_refused() -> None:
 def test_nothing_to_learn_from() -> None:
     for values, weight, where in [
         ([[NAN], [NAN]], None, ""),
-        ([[1.0, NAN], [2.0, NAN]], None, " in element 1"),
+        ([[1.0, NAN], [2.0, NAN]], None, ", element 1,"),
         ([[1.0], [NAN]], [0, 1], ""),
     ]:
         column = numeric_column("x", shape=len(values[0]), default_value="mean")
-        with pytest.raises(ValueError, match=f"'x' has no numbers{where} to learn"):
+        with pytest.raises(ValueError, match=f"'x'{where} has no numbers to learn"):
             column.fit({"x": np.array(values)}, sample_weight=weight)
 
 
