@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from skest.config.cluster import secret_of_cluster
+from skest.core.arguments import ArgumentParser
 from skest.exceptions import TaskFailedError
 
 _SECONDS_IN_A_DAY = 86400
@@ -268,7 +269,7 @@ def environ_of(
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = ArgumentParser(
         prog="python -m skest.distributed.launch",
         description="Run a script as all tasks of a cluster on this machine.",
     )
