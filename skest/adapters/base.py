@@ -161,8 +161,14 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             self._fit_by_folds(rows, n_folds, n_epochs, seed, given)
             return
         train, held_out = self._split_validation(rows, validation, seed)
-        self._fit_rows(train, held_out, n_epochs, seed, given, resume=resume)
-        if held_out is not None and refits:
+        refits = refits and held_out is not None
+        to_follow = n_epochs if refits else 0
+        self._fit_rows(
+            *(train, held_out, n_epochs, seed, given),
+            resume=resume,
+            to_follow=to_follow,
+        )
+        if refits:
             self._refit(rows, held_out, n_epochs, seed)
 
     def _fit_rows(
@@ -176,13 +182,15 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         resume: bool = False,
         again: bool = False,
         until: int | None = None,
+        to_follow: int = 0,
         calibration: TargetScale | None = None,
         history: list[Any] | None = None,
     ) -> None:
         """Train on some of the rows, `until` an epoch of the budget.
 
-        `again` in one fit, the columns are those that were chosen for it. `history` takes
-        the predictions for the rows held out after each epoch.
+        `again` in one fit, the columns are those that were chosen for it. As many epochs
+        are `to_follow` in the same fit, at most. `history` takes the predictions for the
+        rows held out after each epoch.
         """
         rows = rows._replace(weight=self._balanced_weight(rows))
         if not resume:
@@ -198,6 +206,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             given,
             resume=resume,
             until=until,
+            to_follow=to_follow,
             history=history,
         )
 
@@ -267,6 +276,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
                 None,
                 again=True,
                 until=until,
+                to_follow=(n_folds - k) * until,
                 history=histories[-1],
             )
             scores = trial.validation_scores_
@@ -407,6 +417,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         *,
         resume: bool,
         until: int | None = None,
+        to_follow: int = 0,
         history: list[Any] | None = None,
     ) -> None:
         """Train `until` an epoch of the budget; None is one epoch of rows to come."""
@@ -450,6 +461,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             ),
             report=voice(self.verbose),
             n_epochs=n_epochs,
+            n_to_follow=to_follow,
         )
         training.run(
             lambda: dataset,
