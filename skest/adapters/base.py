@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +96,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         X_val: Any = None,
         y_val: Any = None,
         sample_weight_val: Any = None,
-    ) -> Any:
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -161,14 +161,13 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             self._fit_by_folds(rows, n_folds, n_epochs, seed, given)
             return
         train, held_out = self._split_validation(rows, validation, seed)
-        refits = refits and held_out is not None
-        to_follow = n_epochs if refits else 0
+        to_follow = n_epochs if refits and held_out is not None else 0
         self._fit_rows(
             *(train, held_out, n_epochs, seed, given),
             resume=resume,
             to_follow=to_follow,
         )
-        if refits:
+        if refits and held_out is not None:
             self._refit(rows, held_out, n_epochs, seed)
 
     def _fit_rows(
@@ -317,7 +316,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
-    ) -> Any:
+    ) -> Self:
         trial = self._copy()
         trial._fit_an_epoch(X, y, sample_weight, classes)
         self._become(trial)

@@ -2,7 +2,7 @@
 """`SkestClassifier`: classification with ``X, y``."""
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +46,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
     @available_if(has_partial_fit)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> Any:
+    ) -> Self:
         """Train one epoch, going on from the present state.
 
         Parameters

@@ -2,7 +2,7 @@
 """`SkestRegressor`: regression with ``X, y``."""
 
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 from sklearn.base import RegressorMixin
 from sklearn.utils.metaestimators import available_if
@@ -48,7 +48,7 @@ class SkestRegressor(RegressorMixin, StreamTrained):
     _target: NumberTarget
 
     @available_if(has_partial_fit)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train one epoch, going on from the present state.
 
         Parameters

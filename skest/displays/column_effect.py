@@ -262,14 +262,15 @@ def _share(cells: pd.Series, value: Any) -> float:
 
 def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
     """Return what predicts one number for each row, what it is, and of what."""
-    classes = getattr(estimator, "classes_", None)
-    names, head, label, title = head_names(estimator), None, target, ""
+    classes: Any = getattr(estimator, "classes_", None)
+    names, head, label, title = head_names(estimator), 0, target, ""
     if names:
         name, label = target if isinstance(target, tuple) else (target, None)
-        if name in names or not isinstance(name, str):  # or else a column of y
+        if isinstance(name, str) and name not in names:  # a column of y, or wrong
+            classes = None
+        else:
             head = position_of(name, names)
-            title = f"target {names[head]}, "
-        classes = None if head is None else classes[head]
+            classes, title = classes[head], f"target {names[head]}, "
     if method == "auto":
         method = "predict" if classes is None else "predict_proba"
     if method == "predict":
