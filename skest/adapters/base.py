@@ -44,7 +44,7 @@ from skest.core.former_arguments import FormerArguments
 from skest.core.interrupts import INTERRUPTED
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
-from skest.core.voice import voice
+from skest.core.voice import said_if_long, speaking, voice
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns
@@ -192,11 +192,13 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         rows held out after each epoch.
         """
         rows = rows._replace(weight=self._balanced_weight(rows))
-        if not resume:
-            self._start(rows, again=again)
-            if calibration is not None:
-                self._scale = calibration.after(self._scale)
-        rows = self._as_training_rows(rows, seed)
+        what = f"Feature columns learn from {rows.n_rows:,} rows"
+        with said_if_long(what, self.verbose):
+            if not resume:
+                self._start(rows, again=again)
+                if calibration is not None:
+                    self._scale = calibration.after(self._scale)
+            rows = self._as_training_rows(rows, seed)
         self._train(
             rows,
             held_out,
@@ -462,14 +464,15 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             n_epochs=n_epochs,
             n_to_follow=to_follow,
         )
-        training.run(
-            lambda: dataset,
-            epochs,
-            given,
-            steps_per_epoch=dataset.steps_per_epoch,
-            n_epochs=n_epochs,
-            steps=self.max_steps,
-        )
+        with speaking(self.verbose):
+            training.run(
+                lambda: dataset,
+                epochs,
+                given,
+                steps_per_epoch=dataset.steps_per_epoch,
+                n_epochs=n_epochs,
+                steps=self.max_steps,
+            )
 
     def _training_features(self, rows: Rows) -> TableColumns:
         """Return the features, and what training takes beside them."""

@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> 
         print(
             "Writing the model, and comparing its answers with those of the export ..."
         )
+    model.set_params(verbose=0)  # it was said, and JSON takes no line beside it
     version = model.export(options.output, example=example)
     if options.json:
         print_json({"version": version})

@@ -3,7 +3,9 @@
 
 import pickle
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ from skest import (
     DNNClassifier,
     DNNLinearCombinedClassifier,
     LinearClassifier,
+    LinearRegressor,
     RunConfig,
 )
 from skest import feature_columns as fc
@@ -245,6 +248,28 @@ def test_the_time_left_is_that_of_all_trainings_of_a_fit(n_rows, capsys):
     assert len(lines) > 2
     assert all(line.endswith(" left") for line in lines[:-1])
     assert not lines[-1].endswith(" left")
+
+
+def test_verbose_says_what_takes_long(monkeypatch):
+    monkeypatch.setattr("skest.core.voice._A_FEW_SECONDS", 0.0)
+    said, is_said = [], threading.Event()
+
+    def write(text):
+        said.append(text)
+        if text.strip():
+            is_said.set()
+
+    def slow(x):
+        assert is_said.wait(60)
+        is_said.clear()
+        return x
+
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=write, flush=int))
+    columns = [fc.numeric_column("x", normalizer=slow)]
+    model = LinearRegressor(feature_columns=columns, max_iter=1, early_stopping=False)
+    model.set_params(verbose=1).fit(pd.DataFrame({"x": [1.0, 2.0]}), [1.0, 2.0])
+    said = "".join(said)
+    assert "Feature columns learn from 2 rows\nEncoding 2 rows\n" in said
 
 
 def test_dtype(blobs):
