@@ -13,6 +13,7 @@ import joblib
 import numpy as np
 import pandas as pd
 
+from skest.core.arguments import text_of
 from skest.core.files import explained, write_file
 
 MODEL = "model.joblib"
@@ -131,8 +132,8 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
         return model, report
     except Exception as error:  # whatever a damaged pickle raises
         raise ValueError(
-            f"The model in {directory!r} can't be loaded: {error!r}. Train it again, or "
-            "use the versions of skest and scikit-learn that it was saved with."
+            f"The model in {directory!r} can't be loaded ({text_of(error)}). Train it "
+            "again, or use the versions of skest and scikit-learn that it was saved with."
         ) from error
 
 
