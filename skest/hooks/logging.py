@@ -168,14 +168,19 @@ class ProgressBarHook(Hook):
     def after_step(self, run: Run, loss: Any) -> None:
         """Let the bar grow, and now and then show the loss."""
         if loss is not None and self._timer.is_due(run.n_taken):
-            self._timer.mark(run.n_taken)  # to read it waits for the device
-            self._bar.set_postfix(loss=f"{loss.item():.4g}", refresh=False)
+            self._timer.mark(run.n_taken)
+            self._show_loss(loss)
         self._bar.update()
 
     def end(self, run: Run) -> None:
-        """Leave the bar as it is."""
+        """Leave the bar as it is, with the last loss."""
+        if run.loss is not None:
+            self._show_loss(run.loss)
         self._bar.close()
         self._bar = None
+
+    def _show_loss(self, loss: Any) -> None:  # which waits for the device
+        self._bar.set_postfix(loss=f"{loss.item():.4g}", refresh=False)
 
 
 class ProfilerHook(Hook):
