@@ -192,6 +192,7 @@ def test_numbers_are_predicted(home, capsys):
         ("predict model new.csv -o no/where.csv", "was not written"),
         ("predict model new.csv -o a.xlsx", "ends with .csv or .parquet"),
         ("export model -o model", "'model' is the directory of a model"),
+        ("export model -o x --example text.csv", "got the string 'old'"),
         ("export other -o x", "There is no model in 'other'"),
         ("inspect no", "There is no directory 'no'"),
         ("inspect other", "is no model of `skest train`"),

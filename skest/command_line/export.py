@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> 
     example = None
     if options.example is not None:
         table = read_table(options.example, options.separator)
-        example = features_of(table, report)[:_N_EXAMPLES]
+        rows = features_of(table, report)
+        model.predict(rows)  # a wrong cell is refused by what it holds
+        example = rows[:_N_EXAMPLES]
     if not options.json:
         print(
             "Writing the model, and comparing its answers with those of the export ..."
