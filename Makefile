@@ -52,6 +52,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --strict examples
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

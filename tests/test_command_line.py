@@ -47,9 +47,17 @@ def home(tmp_path_factory):
     (home / "other" / "file").write_text("")
     (home / "damaged").mkdir()
     (home / "damaged" / "model.joblib").write_bytes(b"")
+    (home / "gaps.csv").write_text("a,b\n1,\n3,\n")
+    (home / "tabs.csv").write_text("a\tb\n1\t2\n3\t4\n5\t6\n")
+    (home / "text.csv").write_text("age,city,pay\n31,Bern,80\nold,Oslo,99\n")
     small = "--set max_iter=4 --set dnn_hidden_units=16"
     assert run(home, f"train people.csv --target rich -o model {small}") == 0
     assert run(home, "export model -o served --example people.csv") == 0
+    (home / "edited").mkdir()
+    (home / "edited" / "model.joblib").write_bytes(
+        (home / "model" / "model.joblib").read_bytes()
+    )
+    (home / "edited" / "report.json").write_text("{}")
     return home
 
 
@@ -147,6 +155,9 @@ def test_numbers_are_predicted(home, capsys):
     assert metrics["rmse"] == pytest.approx(metrics["average_loss"] ** 0.5)
     assert run(home, f"{line} linear --holdout 0 --overwrite") == 0
     assert "held out:" not in capsys.readouterr().out
+    tabs = "train tabs.csv --separator \\t --target b --task regression -o tabs"
+    assert run(home, f"{tabs} --model baseline") == 0
+    capsys.readouterr()
     assert run(home, "predict linear people.csv") == 0
     assert capsys.readouterr().out.splitlines()[0] == "prediction"
 
@@ -168,15 +179,20 @@ def test_numbers_are_predicted(home, capsys):
         ("train people.csv --target rich -o m --set lr=1", "use 'learning_rate'"),
         ("train people.csv --target rich -o m --set max_itr=1", "mean 'max_iter'?"),
         ("train people.csv --target city -o m --task regression", "must hold numbers"),
+        ("train people.csv --target rich -o m --seed -1", "--seed must not be"),
+        ("train gaps.csv --target b -o m", "No row has the target 'b'"),
         ("train constant.csv --target b -o m", "has one value only"),
         ("train names.csv --target b -o m", "2 classes in 2 rows"),
         ("evaluate model new.csv", "no column 'rich' for the target"),
         ("evaluate damaged people.csv", "can't be loaded"),
+        ("evaluate edited people.csv", "the files are not those"),
+        ("predict model text.csv", "must hold numbers; got the string 'old'"),
         ("predict other new.csv", "There is no model in 'other'"),
         ("predict model semicolons.csv", "no column 'age' for the model"),
         ("predict model new.csv -o no/where.csv", "was not written"),
         ("predict model new.csv -o a.xlsx", "ends with .csv or .parquet"),
         ("export model -o model", "'model' is the directory of a model"),
+        ("export model -o x --example text.csv", "got the string 'old'"),
         ("export other -o x", "There is no model in 'other'"),
         ("inspect no", "There is no directory 'no'"),
         ("inspect other", "is no model of `skest train`"),
@@ -240,6 +256,12 @@ def test_it_goes_on_when_nobody_reads(home, monkeypatch):
             2,
             "choice: 'forest' .* --help`",
         ),
+        (
+            "train a.csv --target b -o m --separator ;;",
+            2,
+            "must be one character; got ';;'",
+        ),
+        ("--fly", 2, "skest: error: unrecognized arguments: --fly"),
         ("fly", 2, "skest: error: .* choice: 'fly'"),
         ("", 2, "skest: error: give a command: train, "),
     ],

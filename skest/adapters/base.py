@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import FormerArguments, each_once
-from skest.core.console import INTERRUPTED, voice
+from skest.core.console import INTERRUPTED, said_if_long, speaking, voice
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
 from skest.estimators.estimator import Estimator
@@ -106,7 +106,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         X_val: Any = None,
         y_val: Any = None,
         sample_weight_val: Any = None,
-    ) -> Any:
+    ) -> Self:
         """Fit the model.
 
         Parameters
@@ -171,8 +171,13 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             self._fit_by_folds(rows, n_folds, n_epochs, seed, given)
             return
         train, held_out = self._split_validation(rows, validation, seed)
-        self._fit_rows(train, held_out, n_epochs, seed, given, resume=resume)
-        if held_out is not None and refits:
+        to_follow = n_epochs if refits and held_out is not None else 0
+        self._fit_rows(
+            *(train, held_out, n_epochs, seed, given),
+            resume=resume,
+            to_follow=to_follow,
+        )
+        if refits and held_out is not None:
             self._refit(rows, held_out, n_epochs, seed)
 
     def _fit_rows(
@@ -186,20 +191,24 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         resume: bool = False,
         again: bool = False,
         until: int | None = None,
+        to_follow: int = 0,
         calibration: TargetScale | None = None,
         history: list[Any] | None = None,
     ) -> None:
         """Train on some of the rows, `until` an epoch of the budget.
 
-        `again` in one fit, the columns are those that were chosen for it. `history` takes
-        the predictions for the rows held out after each epoch.
+        `again` in one fit, the columns are those that were chosen for it. As many epochs
+        are `to_follow` in the same fit, at most. `history` takes the predictions for the
+        rows held out after each epoch.
         """
         rows = rows._replace(weight=self._balanced_weight(rows))
-        if not resume:
-            self._start(rows, again=again)
-            if calibration is not None:
-                self._scale = calibration.after(self._scale)
-        rows = self._as_training_rows(rows, seed)
+        what = f"Feature columns learn from {rows.n_rows:,} rows"
+        with said_if_long(what, self.verbose):
+            if not resume:
+                self._start(rows, again=again)
+                if calibration is not None:
+                    self._scale = calibration.after(self._scale)
+            rows = self._as_training_rows(rows, seed)
         self._train(
             rows,
             held_out,
@@ -208,6 +217,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             given,
             resume=resume,
             until=until,
+            to_follow=to_follow,
             history=history,
         )
 
@@ -279,6 +289,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
                 None,
                 again=True,
                 until=until,
+                to_follow=(n_folds - k) * until,
                 history=histories[-1],
             )
             scores = trial.validation_scores_
@@ -320,7 +331,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
-    ) -> Any:
+    ) -> Self:
         trial = self._copy()
         trial._fit_an_epoch(X, y, sample_weight, classes)
         self._become(trial)
@@ -420,6 +431,7 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
         *,
         resume: bool,
         until: int | None = None,
+        to_follow: int = 0,
         history: list[Any] | None = None,
     ) -> None:
         """Train `until` an epoch of the budget; None is one epoch of rows to come."""
@@ -466,15 +478,17 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
             ),
             report=voice(self.verbose),
             n_epochs=n_epochs,
+            n_to_follow=to_follow,
         )
-        training.run(
-            lambda: dataset,
-            epochs,
-            given,
-            steps_per_epoch=dataset.steps_per_epoch,
-            n_epochs=n_epochs,
-            steps=self.max_steps,
-        )
+        with speaking(self.verbose):
+            training.run(
+                lambda: dataset,
+                epochs,
+                given,
+                steps_per_epoch=dataset.steps_per_epoch,
+                n_epochs=n_epochs,
+                steps=self.max_steps,
+            )
 
     def _training_features(self, rows: Rows) -> TableColumns:
         """Return the features, and what training takes beside them."""

@@ -78,6 +78,8 @@ class EpochHook(Progress):
         Called with a line of text about every epoch.
     n_epochs : int, default=1
         Most epochs that there will be, for the time that is left.
+    n_to_follow : int, default=0
+        Most epochs of the trainings that come after this one in the same fit.
 
     Attributes
     ----------
@@ -105,6 +107,7 @@ class EpochHook(Progress):
         score: Any = None,
         report: Callable[[str], None] | None = None,
         n_epochs: int = 1,
+        n_to_follow: int = 0,
     ) -> None:
         super().__init__()
         full, rest = divmod(n_rows, batch_size)
@@ -116,6 +119,7 @@ class EpochHook(Progress):
         self._score = score
         self._report = report
         self._n_epochs = n_epochs
+        self._n_to_follow = n_to_follow
         self._began = 0.0
         self._durations: list[float] = []
         self._losses: list[Tensor] = []
@@ -187,11 +191,12 @@ class EpochHook(Progress):
         if self._score is not None:
             parts.append(f"validation loss {self._score.as_loss(self.scores[-1]):#.4g}")
         parts.append(f"{float(f'{speed:.2g}'):,.0f} examples/s")
-        n_left = self._n_epochs - self.n_iter
-        # The first epoch takes longer; that a training ends early nobody knows.
-        recent = self._durations[-5:]
+        n_left = self._n_epochs - self.n_iter + self._n_to_follow
+        recent = self._durations[-5:]  # the first epoch takes longer
         if n_left > 0:
-            parts.append(f"{duration(n_left * sum(recent) / len(recent))} left")
+            # A training that is validated or patient may end early.
+            most = "" if self._score is None and not self.is_patient else "up to "
+            parts.append(f"{most}{duration(n_left * sum(recent) / len(recent))} left")
         number = f"{self.n_iter:>{len(str(self._n_epochs))}}/{self._n_epochs}"
         return f"Epoch {number}: {', '.join(parts)}"
 

@@ -16,6 +16,7 @@ from skest.adapters.fit import core_on_cpu, drop_embeddings
 from skest.adapters.targets.several import SeveralTargets
 from skest.adapters.user_model import BARE_KEY, UserModel
 from skest.checkpoints.checkpoint import load_variables
+from skest.core.console import said_if_long
 from skest.estimators.estimator import Estimator
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import Graph
@@ -42,6 +43,21 @@ def export_fitted(
 ) -> Path:
     """Write a fitted estimator as a new version; see `SkestEstimator.export`."""
     check_format("onnx")
+    text = (
+        "Writing the model as ONNX, and comparing its answers with those of the export"
+    )
+    with said_if_long(text, estimator.verbose):
+        return _export(estimator, base, example, assets, verify, atol)
+
+
+def _export(
+    estimator: Any,
+    base: str | os.PathLike[str],
+    example: Any,
+    assets: Mapping[str, str | os.PathLike[str]],
+    verify: bool,
+    atol: float,
+) -> Path:
     _logger.info("Making the graph of %s.", type(estimator).__name__)
     model = fitted_onnx(estimator, example)
     # What is exported runs on a CPU; cuDNN computes with fewer digits.

@@ -2,7 +2,7 @@
 """`SkestMixedEstimator`: any kind of target, and several at once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,7 @@ class SkestMixedEstimator(StreamTrained):
     @available_if(has_partial_fit)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> Any:
+    ) -> Self:
         """Train one epoch, going on from the present state.
 
         Parameters

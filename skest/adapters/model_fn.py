@@ -4,7 +4,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from sklearn.utils import assert_all_finite
 from torch import Tensor
@@ -105,7 +105,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
             found |= {f"{_PARAMS}{key}": value for key, value in self.params.items()}
         return found
 
-    def set_params(self, **params: Any) -> Any:
+    def set_params(self, **params: Any) -> Self:
         """Set parameters of this estimator.
 
         Parameters

@@ -220,7 +220,8 @@ class TrainingParameters:
         new directory in it.
     verbose : int
         1 prints a line about every epoch: the training and the validation loss, examples
-        per second, and the time that all epochs would still take.
+        per second, and the time that the fit would still take with all its epochs. What
+        else takes more than a few seconds is named, too.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]

@@ -3,7 +3,7 @@
 
 import math
 from numbers import Real
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
     @available_if(has_partial_fit)
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> Any:
+    ) -> Self:
         """Train one epoch, going on from the present state.
 
         Parameters
@@ -259,7 +259,7 @@ class SkestRegressor(RegressorMixin, StreamTrained):
     _target: NumberTarget
 
     @available_if(has_partial_fit)
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train one epoch, going on from the present state.
 
         Parameters

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from skest.adapters.parameters import TrainingParameters
 from skest.config.run_config import strategy_of
 from skest.heads.base import Head
+from skest.hooks.logging import ProgressBarHook
 from skest.optimizers.schedules import CosineCycles
 
 # Batches by the number of rows (up to which): many steps where there are few rows.
@@ -156,7 +157,8 @@ class AutoParameters(TrainingParameters):
         """Return by how many trainings to find the best epoch; 1 holds out one part."""
         # Hooks would see many trainings, and several processes start for each.
         is_alone = self.config is None or strategy_of(self.config) is None
-        if self.hooks or not is_alone:
+        others = [h for h in self.hooks or () if not isinstance(h, ProgressBarHook)]
+        if others or not is_alone:
             return 1
         return _N_FOLDS if self.validation_fraction * n_rows < _FEWEST_HELD_OUT else 1
 

@@ -5,7 +5,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 from sklearn.callback import with_callbacks
 from torch import Tensor
@@ -33,7 +33,7 @@ class StreamTrained(SkestEstimator):
         steps: int | None = None,
         max_steps: int | None = None,
         classes: Any = None,
-    ) -> Any:
+    ) -> Self:
         """Train on batches, of which only one is in memory at a time.
 
         The first call begins a model, unless `fit` or `partial_fit` has; later calls go

@@ -53,11 +53,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest export") -> 
     example = None
     if options.example is not None:
         table = read_table(options.example, options.separator)
-        example = features_of(table, report)[:_N_EXAMPLES]
+        rows = features_of(table, report)
+        model.predict(rows)  # a wrong cell is refused by what it holds
+        example = rows[:_N_EXAMPLES]
     if not options.json:
         print(
             "Writing the model, and comparing its answers with those of the export ..."
         )
+    model.set_params(verbose=0)  # it was said, and JSON takes no line beside it
     version = model.export(options.output, example=example)
     if options.json:
         print_json({"version": version})

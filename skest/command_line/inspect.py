@@ -45,7 +45,10 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest inspect") ->
 
 def _inspected(path: Path) -> _Answer:
     if not path.is_dir():
-        raise FileNotFoundError(f"There is no directory {str(path)!r}.")
+        raise FileNotFoundError(
+            f"There is no directory {str(path)!r}. Give that of a model of `skest train`, "
+            "a checkpoint or an export."
+        )
     if (path / MODEL).exists():
         return _model(path)
     if (path / MANIFEST).exists() or list_versions(path):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from skest._version import __version__
-from skest.core.checks import ArgumentParser
+from skest.core.checks import ArgumentParser, text_of
 
 # Modules with a function main(arguments, prog); imported when their command is given.
 _COMMANDS = {
@@ -60,14 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"skest {__version__}")
     parser.add_argument(
-        "command", choices=_COMMANDS, metavar="COMMAND", help="one of those below"
+        "command",
+        nargs="?",
+        choices=_COMMANDS,
+        metavar="COMMAND",
+        help="one of those below",
     )
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="...", help="of the command"
     )
-    if not (sys.argv[1:] if arguments is None else arguments):
-        parser.error(f"give a command: {', '.join(_COMMANDS)}")
     given = parser.parse_args(arguments)
+    if given.command is None:
+        parser.error(f"give a command: {', '.join(_COMMANDS)}")
     prog = f"skest {given.command}"
     module = importlib.import_module(_COMMANDS[given.command][0])
     return _run(module.main, given.arguments, prog)
@@ -88,7 +92,7 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
             _say(prog, "interrupted")
             return 130
         except (ImportError, MemoryError, OSError, TypeError, ValueError) as error:
-            _say(f"{prog}: error", _text(error))
+            _say(f"{prog}: error", text_of(error))
             return 2
 
 
@@ -120,14 +124,6 @@ class _Answer:
     def _end(self) -> None:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())
-
-
-def _text(error: BaseException) -> str:
-    """Return what an error says, without its number in the operating system."""
-    if isinstance(error, OSError) and error.strerror:
-        file = "" if error.filename is None else f"{error.filename}: "
-        return f"{file}{error.strerror}"
-    return str(error) or type(error).__name__
 
 
 def _say(who: str, text: str) -> None:

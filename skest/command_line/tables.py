@@ -13,10 +13,12 @@ import joblib
 import numpy as np
 import pandas as pd
 
+from skest.core.checks import text_of
 from skest.core.files import explained, write_file
 
 MODEL = "model.joblib"
 REPORT = "report.json"
+_TOLD = {"target", "features", "reads"}  # what commands need of a report
 _PARQUET = (".parquet", ".pq")
 
 
@@ -29,8 +31,19 @@ def add_table_options(parser: argparse.ArgumentParser) -> None:
 def add_separator(parser: argparse.ArgumentParser) -> None:
     """Let a command say how cells of a CSV file are separated."""
     parser.add_argument(
-        "--separator", default=",", help="between the cells of a CSV file (default: ,)"
+        "--separator",
+        type=_separator,
+        default=",",
+        help="between the cells of a CSV file (default: ,); \\t is a tab",
     )
+
+
+def _separator(text: str) -> str:
+    if text == "\\t":  # as a shell passes it on
+        return "\t"
+    if len(text) != 1:
+        raise argparse.ArgumentTypeError(f"must be one character; got {text!r}")
+    return text
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -63,8 +76,10 @@ def read_table(path: str, separator: str = ",") -> pd.DataFrame:
                 "Parquet files need pyarrow. Install it by `pip install pyarrow`."
             ) from None
         except (ValueError, OverflowError) as error:  # of pandas, pyarrow, and UTF-8
+            reason = str(error).strip().rstrip(".")
             raise ValueError(
-                f"{path!r} is no table that can be read: {error}"
+                f"{path!r} is no table that can be read: {reason}. Give a CSV file in "
+                "UTF-8 whose first line names the columns, or a Parquet file."
             ) from error
     if not len(table):
         raise ValueError(f"{path!r} has no rows.")
@@ -111,11 +126,14 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
         )
     try:
         report = json.loads((path / REPORT).read_text(encoding="utf-8"))
-        return joblib.load(path / MODEL), report
+        model = joblib.load(path / MODEL)
+        if not hasattr(model, "auto_params_") or not _TOLD <= report.keys():
+            raise ValueError("the files are not those that were written")
+        return model, report
     except Exception as error:  # whatever a damaged pickle raises
         raise ValueError(
-            f"The model in {directory!r} can't be loaded: {error!r}. Train it again, or "
-            "use the versions of skest and scikit-learn that it was saved with."
+            f"The model in {directory!r} can't be loaded ({text_of(error)}). Train it "
+            "again, or use the versions of skest and scikit-learn that it was saved with."
         ) from error
 
 

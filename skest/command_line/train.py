@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> i
     options = _parser(prog).parse_args(arguments)
     if not 0 <= options.holdout < 1:
         raise ValueError(f"--holdout must be from 0 to below 1; got {options.holdout}.")
+    if options.seed < 0:
+        raise ValueError(f"--seed must not be negative; got {options.seed}.")
     output = Path(options.output)
     parent = output.absolute().parent
     _check_output(output, options.overwrite)
@@ -133,11 +135,17 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if target.isna().any():
         print(f"Left out {int(target.isna().sum()):,} rows without {options.target!r}")
         table = table[target.notna()]
+        if not len(table):
+            raise ValueError(f"No row has the target {options.target!r}.")
     y = table[options.target]
     task = options.task or _task_of(y)
     weight = None
     if options.weight is not None:
         weight = _numbers(column_of(table, options.weight, "--weight"), "--weight")
+        if not (weight >= 0).all():
+            raise ValueError(
+                f"The column {options.weight!r} for --weight has gaps or negative numbers."
+            )
     others = [options.target, *options.drop, options.weight]
     for name in options.drop:
         column_of(table, name, "--drop")

@@ -10,11 +10,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from types import FrameType
 from typing import NoReturn
 
 INTERRUPTED = "interrupted by Ctrl-C"
+_A_FEW_SECONDS = 3.0
 
 _logger = logging.getLogger("skest")
 
@@ -100,6 +101,14 @@ class Listener:
         """Note that so many more estimators are fitted."""
 
 
+class Printed(Listener):
+    """Prints all lines."""
+
+    def line(self, text: str) -> None:
+        """Print it."""
+        print(text)
+
+
 class Named(Listener):
     """Prints lines with a name before them, of estimators that have `verbose`.
 
@@ -130,7 +139,7 @@ def listener() -> Listener | None:
 
 
 @contextmanager
-def heard_by(listener: Listener) -> Iterator[None]:
+def heard_by(listener: Listener | None) -> Iterator[None]:
     """Give what trainings say to a listener instead of printing it."""
     token = _LISTENER.set(listener)
     try:
@@ -145,6 +154,30 @@ def voice(verbose: bool | int) -> Callable[[str], None] | None:
     if heard is None:
         return print if verbose else None
     return _tell if verbose or not heard.wants_verbose else None
+
+
+@contextmanager
+def speaking(verbose: bool | int) -> Iterator[None]:
+    """Let code that knows no `verbose` say what it says with this one."""
+    with heard_by(listener() or (Printed() if verbose else None)):
+        yield
+
+
+@contextmanager
+def said_if_long(text: str, verbose: bool | int = False) -> Iterator[None]:
+    """Say what is being done once it has taken a few seconds."""
+    say = voice(verbose)
+    if say is None:
+        yield
+        return
+    # A thread has a context of its own, without the listener.
+    timer = threading.Timer(_A_FEW_SECONDS, copy_context().run, (say, text))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _tell(text: str) -> None:

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import SkestEstimator
@@ -57,6 +58,17 @@ def skest_estimator(estimator: Any, owner: str) -> SkestEstimator:
     return model
 
 
+def head_names(estimator: Any) -> list[Any]:
+    """Return the names of the heads, or their positions; nothing if there is one target."""
+    classes = getattr(estimator, "classes_", ())
+    if not any(of_head is None or np.ndim(of_head) for of_head in classes):
+        return []
+    try:
+        return list(skest_estimator(estimator, "head_names")._target.targets)
+    except TypeError:  # of another library
+        return list(range(len(classes)))
+
+
 def check_one_of(value: Any, name: str, choices: Any) -> None:
     """Raise ValueError, naming what there is, unless a value is among some choices."""
     if value not in choices:
@@ -77,7 +89,7 @@ def position_of(target: Any, names: Sequence[Any]) -> int:
         *some, last = map(repr, names)
         known = f"{', '.join(some)} or {last}"
         raise ValueError(
-            f"Several numbers are predicted; choose one with target={known}."
+            f"Several targets are predicted; choose one with target={known}."
         )
     if target is None:
         return 0

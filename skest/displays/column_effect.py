@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ColumnEffectDisplay`: how predictions change with one column of a table."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
-from skest.displays.base import Display, check_one_of, position_of, title_of
+from skest.displays.base import (
+    Display,
+    check_one_of,
+    head_names,
+    position_of,
+    title_of,
+)
 
 _MISSING = "missing"
 _MOST_LETTERS = 30
@@ -113,10 +118,11 @@ class ColumnEffectDisplay(Display):
         target : object, default=None
             The class whose probability is drawn, as the title says; None is the last in
             ``classes_``, of two the positive one. Of several predicted numbers, the
-            position of one, or its name where `predict` gives names.
+            position of one, or its name where `predict` gives names. Of several heads
+            the name of one, and for a class of it a pair ``(name, class)``.
         response_method : {"auto", "predict_proba", "decision_function", "predict"}, \
 default="auto"
-            "auto" is "predict_proba" of a classifier and "predict" of others.
+            "auto" is "predict_proba" where classes are predicted, or else "predict".
         grid_resolution : int, default=50
             Most numbers for which predictions are made: all distinct ones if they are
             no more, or else so many quantiles.
@@ -136,8 +142,8 @@ default="auto"
         Raises
         ------
         ValueError
-            If there is no such column or class, there are several numbers and no
-            `target`, or classes are predicted and no probabilities.
+            If there is no such column or class, there are several numbers or heads and
+            no `target`, or the mean of classes is asked for.
         TypeError
             If X has no columns by name.
         ImportError
@@ -256,63 +262,61 @@ def _share(cells: pd.Series, value: Any) -> float:
 
 def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
     """Return what predicts one number for each row, what it is, and of what."""
+    classes: Any = getattr(estimator, "classes_", None)
+    names, head, label, title = head_names(estimator), 0, target, ""
+    if names:
+        name, label = target if isinstance(target, tuple) else (target, None)
+        if isinstance(name, str) and name not in names:  # a column of y, or wrong
+            classes = None
+        else:
+            head = position_of(name, names)
+            classes, title = classes[head], f"target {names[head]}, "
     if method == "auto":
-        method = "predict_proba" if is_classifier(estimator) else "predict"
+        method = "predict" if classes is None else "predict_proba"
     if method == "predict":
         title = f"target {target}" if isinstance(target, str) else f"number {target}"
 
         def one(X: Any) -> Any:
-            return _numbers(estimator.predict(X), target)
+            return _numbers(estimator.predict(X), target, names)
 
         return one, "mean prediction", "" if target is None else title
-    classes = list(getattr(estimator, "classes_", ()))
-    if not classes or any(label is None or np.ndim(label) for label in classes):
+    if classes is None:
         raise ValueError(
-            f"response_method={method!r} is for a classifier of one target; this "
-            f"{type(estimator).__name__} is none. Take response_method='predict'."
+            f"response_method={method!r} is for classes, and numbers are predicted here. "
+            "Take response_method='predict'."
         )
-    label = classes[-1] if target is None else target
+    classes = list(classes)
+    label = classes[-1] if label is None else label
     check_one_of(label, "class", classes)
     index = classes.index(label)
 
     def answer(X: Any) -> Any:
         found = getattr(estimator, method)(X)
+        if isinstance(found, list):
+            found = found[head]
         if found.ndim == 1:  # the decision for the second of two classes
             return found if index else -found
         return found[:, index]
 
     kind = "probability" if method == "predict_proba" else "decision"
-    return answer, f"mean {kind} of {label!s}", title_of(label, classes)
+    return answer, f"mean {kind} of {label!s}", title + title_of(label, classes)
 
 
-def _numbers(found: Any, target: Any) -> pd.Series:
+def _numbers(found: Any, target: Any, heads: Sequence[Any]) -> pd.Series:
     """Return what was predicted for a target, which must be numbers."""
     if not isinstance(found, pd.DataFrame | Mapping):
-        found = np.asarray(found)
-        found = dict(enumerate(found.reshape(len(found), -1).T))
-    names = list(found)
-    numbers = {
-        name: cells
-        for name in names
-        if np.ndim(found[name]) == 1
-        and pd.api.types.is_numeric_dtype(
-            cells := pd.Series(np.asarray(found[name])).infer_objects()
-        )
-    }
-    if not numbers:
+        matrix = np.asarray(found)
+        matrix = matrix.reshape(len(matrix), -1)
+        n = matrix.shape[1]
+        found = dict(zip(heads if len(heads) == n else range(n), matrix.T, strict=True))
+    name = list(found)[position_of(target, list(found))]
+    cells = pd.Series(list(found[name])).infer_objects()
+    if not pd.api.types.is_numeric_dtype(cells):
         raise ValueError(
-            "Classes are predicted, which have no mean. Of a classifier of one target "
-            "draw the probability of a class: response_method='predict_proba'."
+            "What is predicted is not one number a row, and has no mean. Of classes draw "
+            "the probability: response_method='predict_proba'."
         )
-    is_open = target is None and len(numbers) < len(names)
-    name = None if is_open else names[position_of(target, names)]
-    if name not in numbers:
-        known = ", ".join(map(repr, numbers))
-        raise ValueError(
-            "Classes are predicted, which have no mean, and numbers, of which one can be "
-            f"drawn: target={known}."
-        )
-    return numbers[name]
+    return cells
 
 
 def _mean_answers(

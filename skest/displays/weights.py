@@ -11,6 +11,7 @@ from skest.adapters.linear import linear_weights
 from skest.displays.base import (
     Display,
     check_one_of,
+    head_names,
     position_of,
     skest_estimator,
     title_of,
@@ -86,7 +87,8 @@ class WeightsDisplay(Display):
         target : object, default=None
             The class whose weights are drawn, as the title says; None is the last in
             ``classes_``, of two the positive one. Of a regressor of several numbers, the
-            position of one.
+            position of one. Of several heads the name of one, or a pair of it and a
+            class or position.
         ax : matplotlib Axes, default=None
             What to draw into; None makes a figure.
 
@@ -116,16 +118,26 @@ class WeightsDisplay(Display):
                 "LinearRegressor, or wide & deep with linear columns."
             )
         weights, _ = linear_weights(model, columns, prefix)
-        classes = list(getattr(model, "classes_", ()))
-        row, what, title = 0, "weight", ""
+        classes = getattr(model, "classes_", ())
+        row, what, titles = 0, "weight", []
+        if names := head_names(model):
+            name, target = target if isinstance(target, tuple) else (target, None)
+            head = position_of(name, names)
+            sizes = [
+                part.head(None, of).logits_dimension
+                for of, part in model._target.targets.items()
+            ]
+            weights = np.split(weights, np.cumsum(sizes[:-1]))[head]
+            classes, titles = classes[head], [f"target {names[head]}"]
+        classes = [] if classes is None else list(classes)
         if classes:
             label = classes[-1] if target is None else target
             check_one_of(label, "class", classes)
             row, what = classes.index(label), f"weight for {label}"
-            title = title_of(label, classes)
+            titles.append(title_of(label, classes))
         elif len(weights) > 1 or target is not None:
             row = position_of(target, range(len(weights)))
-            title = f"number {row}"
+            titles.append(f"number {row}")
         if len(classes) == 2 and len(weights) == 1:  # one logit, that of the second
             weights, row = weights if row else -weights, 0
         chosen = weights[row]
@@ -134,7 +146,7 @@ class WeightsDisplay(Display):
         if not len(order):
             raise ValueError("All weights are zero.")
         names = columns.get_feature_names_out()[order].tolist()
-        return cls(names, chosen[order], what, title).plot(ax=ax)
+        return cls(names, chosen[order], what, ", ".join(titles)).plot(ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:
         """Draw it.

@@ -155,12 +155,34 @@ def _recorded(model_dir: Path | None, step: int) -> dict[str, Any]:
     """Return what is recorded of the evaluations behind the last step of a training."""
     if model_dir is None:
         return {}
+    path = model_dir / _FILE
     try:
-        content = json.loads((model_dir / _FILE).read_bytes())
-    except (OSError, ValueError):
+        content = json.loads(path.read_bytes())
+        if not _is_record(content):
+            raise ValueError("it is not as it was written")
+    except FileNotFoundError:
         return {}
-    is_of_step = isinstance(content, dict) and content.get("global_step") == step
-    return content if is_of_step else {}
+    except (OSError, ValueError) as error:
+        _logger.warning(
+            "%s is not used (%s): the last checkpoint is evaluated again.", path, error
+        )
+        return {}
+    return content if content.get("global_step") == step else {}
+
+
+def _is_record(content: Any) -> bool:
+    """Tell whether a file, which people can edit, has the form that `_record` gives it."""
+    if not isinstance(content, dict) or not isinstance(
+        content.get("evaluations"), dict
+    ):
+        return False
+    return all(
+        isinstance(record, dict)
+        and isinstance(record.get("metrics"), dict)
+        and isinstance(exports := record.get("exports"), dict)
+        and all(isinstance(path, str | None) for path in exports.values())
+        for record in content["evaluations"].values()
+    )
 
 
 def _record(

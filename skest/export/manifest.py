@@ -61,7 +61,10 @@ def parsed(data: bytes) -> dict[str, Any]:
     try:
         manifest = json.loads(data.decode(), object_pairs_hook=without_duplicates)
     except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{MANIFEST!r} is no JSON: {error}") from None
+        raise ArtifactError(
+            f"{MANIFEST!r} is no JSON ({error}): the copy is incomplete or damaged. Copy "
+            "or export it again."
+        ) from None
     found = manifest if isinstance(manifest, dict) else {}
     newer = _CHECKPOINT if found.get("kind") == "checkpoint" else "A newer skest may."
     _require(

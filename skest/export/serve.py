@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from skest.core.checks import ArgumentParser
+from skest.core.checks import ArgumentParser, text_of
 from skest.core.files import version_number
 from skest.export.manifest import MANIFEST
 from skest.export.serving.requests import Limits
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
             trial=options.trial,
         ).start()
     except (ImportError, OSError, ValueError) as error:
-        parser.error(str(error))
+        parser.error(text_of(error))
     print(f"Serving at {server.url}", flush=True)
     stop.wait()
     if not server.stop(options.grace):

@@ -314,7 +314,9 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     present = values[~missing]
     # The types are few, while there is a cell for every row.
     if any(issubclass(kind, str | bytes) for kind in set(map(type, present))):
-        text = next(value for value in present if isinstance(value, str | bytes))
+        texts = [value for value in present if isinstance(value, str | bytes)]
+        read = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce")
+        text = texts[int(read.isna().argmax())]  # of a CSV file, all are strings then
         raise ValueError(
             f"Column {key!r} must hold numbers; got the string {text!r}. Convert it with "
             "pandas.to_numeric, or use a categorical column."

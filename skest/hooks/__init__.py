@@ -17,7 +17,12 @@ from skest.hooks.early_stopping import (
     stop_if_no_increase_hook,
 )
 from skest.hooks.evaluation import FinalOpsHook, InMemoryEvaluatorHook
-from skest.hooks.logging import LoggingHook, ProfilerHook, StepCounterHook
+from skest.hooks.logging import (
+    LoggingHook,
+    ProfilerHook,
+    ProgressBarHook,
+    StepCounterHook,
+)
 from skest.hooks.lr_schedule import LRScheduleHook
 from skest.hooks.nan import NanLossHook
 from skest.hooks.steps import GlobalStepWaiterHook, StopAtStepHook
@@ -36,6 +41,7 @@ __all__ = [
     "LoggingHook",
     "NanLossHook",
     "ProfilerHook",
+    "ProgressBarHook",
     "Run",
     "StepCounterHook",
     "StopAtStepHook",

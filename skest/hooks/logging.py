@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`LoggingHook`, `StepCounterHook`, `ProfilerHook`: loss, speed, and where time goes."""
+"""Hooks that tell of a run: loss, speed, a bar of progress, and where time goes."""
 
 import logging
 import os
@@ -12,6 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 from skest.hooks.base import Hook, Run, Timer
 
 _logger = logging.getLogger("skest")
+_SECONDS_A_LOSS = 0.5
 
 
 class LoggingHook(Hook):
@@ -118,6 +119,68 @@ class StepCounterHook(Hook):
             _logger.info(
                 "step %d: %.1f global_step/sec", run.global_step, self.steps_per_sec
             )
+
+
+class ProgressBarHook(Hook):
+    """Shows how far a run is, as a bar of ``tqdm`` in a terminal or notebook.
+
+    An estimator that is fitted by several trainings shows one for each.
+
+    Parameters
+    ----------
+    n_steps : int, default=None
+        Steps of the run; None means those of its table, and for a stream there is no end
+        to draw.
+
+    Raises
+    ------
+    ImportError
+        If tqdm is not installed.
+
+    Examples
+    --------
+    >>> from skest import DNNClassifier
+    >>> from skest.hooks import ProgressBarHook
+    >>> model = DNNClassifier(hooks=[ProgressBarHook()])
+    """
+
+    def __init__(self, n_steps: int | None = None) -> None:
+        self._n_steps = n_steps
+        self._bar: Any = None
+        self._timer = Timer(every_secs=_SECONDS_A_LOSS)
+
+    def begin(self, run: Run) -> None:
+        """Draw an empty bar."""
+        try:
+            from tqdm.auto import tqdm
+        except ImportError:
+            raise ImportError(
+                "ProgressBarHook needs tqdm. Install it by `pip install tqdm`."
+            ) from None
+        table, n_steps = run.table, self._n_steps
+        if n_steps is None and table is not None and table.num_epochs is not None:
+            n_steps = table.num_epochs * table.steps_per_epoch - table.n_skipped
+        if self._bar is not None:  # of a run that has failed
+            self._bar.close()
+        self._bar = tqdm(total=n_steps, desc=run.mode, unit=" steps")
+        self._timer = Timer(every_secs=_SECONDS_A_LOSS)
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Let the bar grow, and now and then show the loss."""
+        if loss is not None and self._timer.is_due(run.n_taken):
+            self._timer.mark(run.n_taken)
+            self._show_loss(loss)
+        self._bar.update()
+
+    def end(self, run: Run) -> None:
+        """Leave the bar as it is, with the last loss."""
+        if run.loss is not None:
+            self._show_loss(run.loss)
+        self._bar.close()
+        self._bar = None
+
+    def _show_loss(self, loss: Any) -> None:  # which waits for the device
+        self._bar.set_postfix(loss=f"{loss.item():.4g}", refresh=False)
 
 
 class ProfilerHook(Hook):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from skest.core.console import said_if_long
 from skest.feature_columns.ragged import as_cells
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
@@ -252,7 +253,8 @@ def tensor_batches(
     if source.table is not None:
         if source.table.n_rows >= _MANY_ROWS:
             _logger.info("Encoding %d rows.", source.table.n_rows)
-        return batches_of(source.table)
+        with said_if_long(f"Encoding {source.table.n_rows:,} rows"):
+            return batches_of(source.table)
     move = _mover(device)
     return (move(encoded(*batch)) for batch in source.batches())
 

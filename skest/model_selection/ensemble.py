@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ class _Ensemble:
         name = type(self).__name__
         return mean_exported(members, times.tolist(), example, name)
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Any:
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
         """Fit the members that are not frozen, those of skest together.
 
         Parameters

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, Self
 
 from sklearn import model_selection
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -80,7 +80,7 @@ class _Search:
     verbose: int
     best_estimator_: Any
 
-    def fit(self, X: Any, y: Any = None, **params: Any) -> Any:
+    def fit(self, X: Any, y: Any = None, **params: Any) -> Self:
         """Fit with all sets of parameters, and refit the best.
 
         Parameters

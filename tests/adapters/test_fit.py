@@ -3,7 +3,9 @@
 
 import pickle
 import re
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -23,6 +25,7 @@ from skest import (
     DNNClassifier,
     DNNLinearCombinedClassifier,
     LinearClassifier,
+    LinearRegressor,
     RunConfig,
 )
 from skest import feature_columns as fc
@@ -229,11 +232,44 @@ def test_verbose_prints_a_line_an_epoch(table, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert re.fullmatch(
-        r"Epoch 1/3: loss [\d.]+, validation loss [\d.]+, [\d,]+ examples/s, \d+ s left",
+        r"Epoch 1/3: loss [\d.]+, validation loss [\d.]+, [\d,]+ examples/s, "
+        r"up to \d+ s left",
         lines[0],
     )
     assert lines[2].startswith("Epoch 3/3: ")
     assert "left" not in lines[2]
+
+
+@pytest.mark.parametrize("n_rows", [120, 1000])  # by folds, and with one part held out
+def test_the_time_left_is_that_of_all_trainings_of_a_fit(n_rows, capsys):
+    X, y = np.random.default_rng(0).normal(size=(n_rows, 2)), np.arange(n_rows) % 2
+    DNNClassifier(4, max_iter=2, verbose=1, random_state=0).fit(X, y)
+    lines = [s for s in capsys.readouterr().out.splitlines() if s.startswith("Epoch")]
+    assert len(lines) > 2
+    assert all(line.endswith(" left") for line in lines[:-1])
+    assert not lines[-1].endswith(" left")
+
+
+def test_verbose_says_what_takes_long(monkeypatch):
+    monkeypatch.setattr("skest.core.console._A_FEW_SECONDS", 0.0)
+    said, is_said = [], threading.Event()
+
+    def write(text):
+        said.append(text)
+        if text.strip():
+            is_said.set()
+
+    def slow(x):
+        assert is_said.wait(60)
+        is_said.clear()
+        return x
+
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=write, flush=int))
+    columns = [fc.numeric_column("x", normalizer=slow)]
+    model = LinearRegressor(feature_columns=columns, max_iter=1, early_stopping=False)
+    model.set_params(verbose=1).fit(pd.DataFrame({"x": [1.0, 2.0]}), [1.0, 2.0])
+    said = "".join(said)
+    assert "Feature columns learn from 2 rows\nEncoding 2 rows\n" in said
 
 
 def test_dtype(blobs):

@@ -20,6 +20,7 @@ from skest import (
     DNNLinearCombinedClassifier,
     DNNRegressor,
     LinearClassifier,
+    LinearEstimator,
     LinearRegressor,
     MultiHeadEstimator,
 )
@@ -163,7 +164,7 @@ def test_the_title_says_which_of_several(table):
 
 def test_effects_on_several_heads(table):
     X = table[0][["rooms", "age"]]
-    y = pd.DataFrame({"kind": table[1], "price": 9.0 * X["rooms"]})
+    y = pd.DataFrame({"kind": table[1], "price": 9.5 * X["rooms"]})
     model = MultiHeadEstimator(max_iter=2, random_state=0).fit(X, y)
 
     def draw(**options):
@@ -172,13 +173,45 @@ def test_effects_on_several_heads(table):
     by_name = draw(target="price")
     assert by_name.ax_.get_title() == "target price"
     np.testing.assert_array_equal(by_name.effects, draw(target=1).effects)
-    for target in (None, "kind", 0):
-        with pytest.raises(ValueError, match=r"Classes .* drawn: target='price'\."):
-            draw(target=target)
+    kind = draw(target="kind")
+    assert kind.ax_.get_title() == "target kind, class dear"
+    assert kind.what == "mean probability of dear"
+    np.testing.assert_array_equal(kind.effects, draw(target=0).effects)
+    np.testing.assert_allclose(draw(target=("kind", "cheap")).effects, 1 - kind.effects)
+    with pytest.raises(ValueError, match="choose one with target='kind' or 'price'"):
+        draw()
     with pytest.raises(ValueError, match="no target 'x'; there is 'kind', 'price'"):
         draw(target="x")
-    with pytest.raises(ValueError, match="for a classifier of one target"):
-        draw(response_method="predict_proba")
+    with pytest.raises(ValueError, match="no class 'big'; there is 'cheap', 'dear'"):
+        draw(target=("kind", "big"))
+    with pytest.raises(ValueError, match="is for classes, and numbers are predicted"):
+        draw(target="price", response_method="predict_proba")
+    with pytest.raises(ValueError, match="has no mean"):
+        draw(target="kind", response_method="predict")
+
+    matrix = np.column_stack([X["rooms"] > 2, X["rooms"] > 4, X["rooms"] * 9.5])
+    model = DNNEstimator(hidden_units=4, max_iter=2, random_state=0).fit(X, matrix)
+    assert draw(target="y1").ax_.get_title() == "target y1, class 1.0"
+    np.testing.assert_array_equal(draw(target="y2").effects, draw(target=2).effects)
+
+
+def test_weights_of_several_heads(table):
+    X = table[0][["rooms", "age"]]
+    y = pd.DataFrame({"kind": table[1], "price": 9.5 * X["rooms"]})
+    model = LinearEstimator(max_iter=9, random_state=0).fit(X, y)
+
+    def draw(target=None):
+        return WeightsDisplay.from_estimator(model, target=target)
+
+    assert draw("price").title == "target price"
+    kind = draw("kind")
+    assert (kind.title, kind.what) == ("target kind, class dear", "weight for dear")
+    np.testing.assert_array_equal(draw(("kind", "cheap")).weights, -kind.weights)
+    effect = ColumnEffectDisplay.from_estimator(model, X, "rooms", target="price")
+    slope = draw("price").weights[0] / X["rooms"].std(ddof=0)
+    np.testing.assert_allclose(np.diff(effect.effects), slope, rtol=1e-4)
+    with pytest.raises(ValueError, match="choose one with target='kind' or 'price'"):
+        draw()
 
 
 def test_the_effect_is_that_of_scikit_learn(model, table):

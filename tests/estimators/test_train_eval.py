@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+import json
 import logging
 import shutil
 import signal
@@ -255,11 +256,18 @@ def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
     assert read_checkpoint(again[1]).global_step == 20
 
 
-def test_a_lost_record_is_made_anew(tmp_path):
+@pytest.mark.parametrize(
+    "evaluations", [None, [], {"": []}, {"": {"metrics": {}, "exports": {"asked": 7}}}]
+)
+def test_a_record_that_somebody_has_edited_is_made_anew(tmp_path, evaluations, caplog):
     metrics, _ = run(tmp_path)
-    (tmp_path / "train_and_evaluate.json").write_bytes(b'{"global_step": 20}')
+    record = tmp_path / "train_and_evaluate.json"
+    content = json.loads(record.read_text())
+    record.write_text(json.dumps({**content, "evaluations": evaluations}))
     assert run(tmp_path)[0] == metrics
     assert evaluated(make(tmp_path)) == [10, 20]
+    (said,) = {r.getMessage() for r in caplog.records if r.levelname == "WARNING"}
+    assert said.startswith(f"{record} is not used (")
 
 
 def test_exports_that_are_gone_are_made_again(tmp_path):

@@ -2,11 +2,20 @@
 import json
 import logging
 import re
+import sys
 
+import numpy as np
 import pytest
+from sklearn.base import clone
 
-from skest import Estimator, RunConfig
-from skest.hooks import LoggingHook, ProfilerHook, StepCounterHook, Timer
+from skest import DNNRegressor, Estimator, RunConfig
+from skest.hooks import (
+    LoggingHook,
+    ProfilerHook,
+    ProgressBarHook,
+    StepCounterHook,
+    Timer,
+)
 from tests._models import (
     FakeClock,
     assert_same_checkpoint,
@@ -71,6 +80,29 @@ def test_measures_the_speed_and_logs_it(caplog):
         *("3", "6")
     ]
     assert hook.steps_per_sec > 0
+
+
+def test_a_bar_shows_steps_and_loss(monkeypatch, capsys):
+    bar = ProgressBarHook()
+    DNNRegressor(4, max_iter=3, hooks=[bar], random_state=0).fit(
+        np.eye(20), np.arange(20.0)
+    )
+    said = capsys.readouterr().err
+    assert re.search(r"train: 100%\|█+\| 3/3 \[.* steps/s, loss=[\d.]+\]\n$", said)
+    Estimator(model_fn, config=QUIET).train(
+        table_fn(num_epochs=None), [ProgressBarHook(8)], steps=4
+    )
+    assert "train:  50%" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with pytest.raises(ImportError, match="pip install tqdm"):
+        Estimator(model_fn).train(table_fn(), [bar])
+
+
+def test_a_bar_changes_no_fit():
+    X, y = np.random.default_rng(0).normal(size=(120, 2)), np.arange(120.0)
+    model = DNNRegressor(4, max_iter=2, random_state=0).fit(X, y)
+    other = clone(model).set_params(hooks=[ProgressBarHook()]).fit(X, y)
+    np.testing.assert_array_equal(model.predict(X), other.predict(X))
 
 
 # When it is due

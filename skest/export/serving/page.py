@@ -31,16 +31,21 @@ function add(parent, tag, text) {
   if (text !== undefined) node.textContent = text;
   return parent.appendChild(node);
 }
+function text(value) {
+  if (Array.isArray(value)) return value.map(text).join(", ");
+  return typeof value === "number" ? +value.toPrecision(6) : String(value);
+}
 function show(output, row) {
   output.replaceChildren();
   const table = add(output, "table");
+  let lines = [["prediction", row]];
   if (row.classes && row.scores)
-    row = Object.fromEntries(row.classes.map((c, i) => [c, row.scores[i]]));
-  if (typeof row !== "object" || Array.isArray(row)) row = {prediction: row};
-  for (const [name, value] of Object.entries(row)) {
+    lines = [["class", "probability"], ...row.classes.map((c, i) => [c, row.scores[i]])];
+  else if (typeof row === "object" && !Array.isArray(row)) lines = Object.entries(row);
+  for (const [name, value] of lines) {
     const line = add(table, "tr");
     add(line, "th", name);
-    add(line, "td", typeof value === "number" ? +value.toPrecision(5) : String(value));
+    add(line, "td", text(value));
   }
 }
 function cell(text, type) {

@@ -137,7 +137,8 @@ class ModelServer:
         for name in self._catalog.waiting:
             _LOGGER.warning(
                 "The directory of %s has no version that can be served yet, a folder that "
-                "estimator.export(directory) writes; it is looked through every %g s.",
+                "`skest export MODEL -o DIRECTORY` or estimator.export(directory) writes; "
+                "it is looked through every %g s.",
                 name,
                 self._poll_seconds,
             )

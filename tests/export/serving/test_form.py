@@ -34,7 +34,7 @@ fetch = (url, options) => asked(process.argv[2] + "/" + url, options);
 """
 _ASK = """
 const [title, form] = main.nodes;
-form.elements.namedItem("x").value = "21";
+form.elements.namedItem("x").value = "21.00000001";
 form.onsubmit({preventDefault() {}}).then(() => {
   const output = form.nodes.at(-1);
   const text = (node) => node.textContent + node.nodes.map(text).join(" ");
