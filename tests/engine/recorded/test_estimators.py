@@ -20,7 +20,6 @@ from skest import (
     Estimator,
     LinearClassifier,
     MultiHeadEstimator,
-    RNNClassifier,
     RunConfig,
 )
 from skest import feature_columns as fc
@@ -149,20 +148,6 @@ def test_a_replayed_fit_is_the_eager_one(case, steps):
         for execution in ("eager", "graph")
     ]
     assert steps[1].n_replayed == 8 - 2
-    assert_same(*models)
-
-
-@pytest.mark.filterwarnings("error::UserWarning")
-@pytest.mark.parametrize("cell_type", ["gru"])
-def test_sequences(cell_type, steps):
-    words = [list(rng.choice(list("abc"), 4)) for _ in range(N_ROWS)]
-    options = {"cell_type": cell_type, "n_iter_no_change": np.inf}
-    models = []
-    for execution in ("eager", "graph"):
-        config = RunConfig(execution=execution, log_step_count_steps=None)
-        model = RNNClassifier((4,), **options, **{**FIT, "max_iter": 12}, config=config)
-        models.append(model.fit(pd.DataFrame({"words": words}), Y["binary"]))
-    assert steps[1].n_replayed > 0
     assert_same(*models)
 
 
