@@ -9,15 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
-from scipy.sparse import csr_matrix, issparse, isspmatrix
+from scipy.sparse import issparse, isspmatrix
 from sklearn import config_context
-from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
 from sklearn.utils.estimator_checks import check_no_attributes_set_in_init
 
 from skest.feature_columns import (
     CategoricalColumn,
-    DenseColumn,
     bucketized_column,
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
@@ -29,7 +26,6 @@ from skest.feature_columns import (
     periodic_column,
     piecewise_linear_column,
 )
-from skest.feature_columns.base import as_dense
 
 
 def all_columns() -> dict[str, Any]:
@@ -50,7 +46,6 @@ def all_columns() -> dict[str, Any]:
     }
 
 
-TRAINED = {"embedding", "periodic"}  # `transform` needs what a network has learned
 COLUMNS = pytest.mark.parametrize("kind", all_columns())
 X = pd.DataFrame(
     {
@@ -111,50 +106,12 @@ def test_encode_changes_nothing_and_takes_rows_one_by_one(kind: str) -> None:
 
 
 @COLUMNS
-def test_clone_forgets_and_learns_the_same(kind: str) -> None:
-    column = fitted(kind)
-    copy = clone(column)
-    assert all(not name.endswith("_") for name in vars(copy))
-    assert_same(copy.fit(X), column)
-
-
-@COLUMNS
-def test_transform_has_the_names_it_says(kind: str) -> None:
-    column = fitted(kind)
-    names = column.get_feature_names_out()
-    matrix = column.transform(X)
-    only_categorical = not isinstance(column, DenseColumn)
-    assert isinstance(matrix, csr_matrix if only_categorical else np.ndarray)
-    assert matrix.shape == (len(X), len(names))
-    assert names.dtype == object
-    assert len(set(names)) == len(names)
-    frame = column.set_output(transform="pandas").transform(X)
-    assert list(frame.columns) == list(names)
-    assert_array_equal(frame.to_numpy(), as_dense(matrix))
-
-
-@COLUMNS
 def test_reads_only_the_columns_it_names(kind: str) -> None:
     column = fitted(kind)
     assert_same(column, column, X[list(column.feature_keys)])
     for key in column.feature_keys:
         with pytest.raises(ValueError, match=f"Column {key!r} is not in X"):
             column.encode(X.drop(columns=key).assign(other=1))
-
-
-@pytest.mark.parametrize("kind", sorted(all_columns().keys() - TRAINED))
-def test_works_in_a_column_transformer(kind: str) -> None:
-    column = all_columns()[kind]
-    transformer = ColumnTransformer([("c", column, list(column.feature_keys))])
-    actual, expected = transformer.fit_transform(X), fitted(kind).transform(X)
-    assert_array_equal(as_dense(actual), as_dense(expected))
-
-
-def test_parameters_of_nested_columns_are_reached() -> None:
-    column = all_columns()["embedding"]
-    column.set_params(categorical_column__max_categories=1, dimension=3)
-    assert list(column.fit(X).categorical_column_.vocabulary_) == ["a"]
-    assert column.size == 3
 
 
 def test_missing_values_and_tags() -> None:
@@ -164,19 +121,6 @@ def test_missing_values_and_tags() -> None:
     }
     assert all(allowed.values())
     assert not numeric_column("x").__sklearn_tags__().input_tags.allow_nan
-
-
-def test_features_in() -> None:
-    array = np.arange(6.0).reshape(3, 2)
-    column = numeric_column("x1")
-    assert not hasattr(column.fit({"x1": [1.0]}), "n_features_in_")
-    assert column.fit(array).n_features_in_ == 2
-    assert not hasattr(column, "feature_names_in_")
-    with pytest.raises(ValueError, match="X has 3 features, but NumericColumn is exp"):
-        column.transform(np.ones((1, 3)))
-    column.set_params(key="b").fit(pd.DataFrame(array, columns=["a", "b"]))
-    assert column.feature_names_in_.tolist() == ["a", "b"]
-    assert_array_equal(column.transform(array), array[:, 1:])
 
 
 def test_needs_fit() -> None:
