@@ -76,7 +76,6 @@ TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 def test_initializers_that_need_no_generator() -> None:
     for initializer, expected in [
         (init.zeros_, np.zeros((3, 2))),
-        (torch.Tensor.zero_, np.zeros((3, 2))),
         (functools.partial(init.constant_, val=0.5), np.full((3, 2), 0.5)),
         (lambda weights, table=TABLE: weights.copy_(table), TABLE),
         (lambda weights, _: weights.copy_(TABLE), TABLE),
@@ -96,7 +95,6 @@ def test_an_initializer_that_returns_another_tensor() -> None:
 def test_initializers_draw_from_the_generator() -> None:
     for initializer in [
         init.normal_,
-        init.xavier_uniform_,
         functools.partial(init.trunc_normal_, std=0.1),
         lambda weights, generator: weights.normal_(generator=generator),
         lambda weights, source: weights.normal_(generator=source),
@@ -146,7 +144,6 @@ def test_parameters_refused() -> None:
     for options, error, message in [
         ({"dimension": 0}, ValueError, "'dimension' of embedding column 'c_embedding'"),
         ({"dimension": 1.5}, TypeError, "'dimension' .*; got 1.5"),
-        ({"dimension": "large"}, TypeError, "'dimension' .*; got 'large'"),
         (
             {"combiner": "max"},
             ValueError,
@@ -173,8 +170,6 @@ def test_parameters_refused() -> None:
             )
         ],
         ({"max_norm": 0}, ValueError, "'max_norm' .* greater than 0; got 0"),
-        ({"max_norm": np.inf}, ValueError, "'max_norm' .* finite number"),
-        ({"max_norm": "1"}, TypeError, "'max_norm' .* got '1'"),
         (
             {"categorical_column": numeric_column("x")},
             TypeError,

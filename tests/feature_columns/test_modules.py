@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-import copy
-import io
-import pickle
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from skest.engine.recorded.inference import Inference
 from skest.feature_columns import (
     DenseFeatures,
     FeatureColumns,
@@ -58,17 +54,6 @@ def test_dense_output_is_sorted_by_name(dtype: torch.dtype) -> None:
     assert output[:, 7:].tolist() == [[0, 1], [1, 0], [0, 1]]
 
 
-def test_predictions_with_several_indicators_are_recorded() -> None:
-    others = categorical_column_with_identity("x", 3)
-    columns = FeatureColumns([indicator_column(IDENTITY), indicator_column(others)])
-    encoded = columns.encode({"k": np.arange(3), "x": np.arange(3)})
-    dense = DenseFeatures(columns)
-    infer = Inference(lambda data, option: dense(data), eager_calls=1)
-    results = [infer(encoded) for _ in range(3)]
-    assert infer.n_replayed == 1
-    assert all(torch.equal(result, dense(encoded)) for result in results)
-
-
 def test_without_a_generator_the_seed_of_torch_decides() -> None:
     columns = [embedding_column(IDENTITY, 2)]
     with torch.random.fork_rng():
@@ -82,16 +67,6 @@ def test_without_a_generator_the_seed_of_torch_decides() -> None:
         other = DenseFeatures(columns).state_dict()["k_embedding_weights"]
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
-
-
-def test_gradients_of_dense_features_are_sparse() -> None:
-    columns = dense_columns()
-    module = DenseFeatures(columns, generator=seeded())
-    module(columns.encode(X)).sum().backward()
-    gradient = module.column_parameters()["k_embedding"].grad
-    assert gradient is not None
-    assert gradient.is_sparse
-    assert gradient.coalesce().indices().tolist() == [[0, 3]]
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -156,21 +131,6 @@ def test_awkward_names_of_columns() -> None:
             assert list(module.column_parameters()) == [column.name]
             assert parameter_name(column.name) in module.state_dict()
             assert module(FeatureColumns([column]).encode({name: [1]})).shape[0] == 1
-
-
-def test_copies_and_checkpoints() -> None:
-    columns = dense_columns()
-    module = DenseFeatures(columns, generator=seeded())
-    encoded = columns.encode(X)
-    expected = module(encoded)
-    for again in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
-        torch.testing.assert_close(again(encoded), expected)
-    buffer = io.BytesIO()
-    torch.save(module.state_dict(), buffer)
-    buffer.seek(0)
-    other = DenseFeatures(columns, generator=seeded(9))
-    other.load_state_dict(torch.load(buffer))
-    torch.testing.assert_close(other(encoded), expected)
 
 
 def test_columns_refused() -> None:

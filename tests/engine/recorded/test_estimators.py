@@ -73,6 +73,14 @@ SHARED = fc.shared_embeddings(
     3,
 )
 
+A = fc.numeric_column("a")
+CODES = [
+    fc.piecewise_linear_column(A, "tree:9", 4),
+    fc.piecewise_linear_column(A, "quantiles:9", None, "hat"),
+    fc.piecewise_linear_column(A, "distinct:9", 4, "onehot"),
+    fc.periodic_column(A, 3, 2),
+]
+
 CASES = {
     **{f"net, {o}": (Net, {"optimizer": o}, X, "binary") for o in OPTIMIZERS},
     **{f"net, {a}": (Net, {"activation": a}, X, "binary") for a in ("gelu", "selu")},
@@ -88,6 +96,8 @@ CASES = {
         X,
         "binary",
     ),
+    "codes": (Net, {"feature_columns": CODES}, TABLE, "binary"),
+    "wide codes": (LinearClassifier, {"feature_columns": CODES[:3]}, TABLE, "binary"),
     "shared table": (Net, {"feature_columns": SHARED}, TABLE, "binary"),
     "two optimizers": (
         Net,
