@@ -31,8 +31,7 @@ def all_weights(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("l2", [0.5, 5.0])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("l2", "weighted"), [(0.5, False), (5.0, True)])
 def test_classifier_is_logistic_regression(table, weight, l2, weighted):
     X, y = table
     sample_weight = weight if weighted else None

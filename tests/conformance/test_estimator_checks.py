@@ -129,13 +129,25 @@ def with_defaults(estimator):
     return type(estimator)(**{name: value for name, value in given.items() if value})
 
 
-@pytest.mark.slow
+# One of those whose defaults are the same.
+NIGHTLY = (
+    *(BaselineEstimator, DNNClassifier, DNNLinearCombinedEstimator),
+    *(DNNLinearCombinedRegressor, LinearEstimator, RNNRegressor),
+)
+
+
 @pytest.mark.parametrize(
     "estimator",
-    {
-        type(e): with_defaults(e) for e in [*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()]
-    }.values(),
-    ids=lambda estimator: type(estimator).__name__,
+    [
+        pytest.param(
+            with_defaults(e),
+            id=name,
+            marks=pytest.mark.nightly if type(e) in NIGHTLY else pytest.mark.slow,
+        )
+        for name, e in {
+            type(e).__name__: e for e in [*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()]
+        }.items()
+    ],
 )
 def test_scikit_learn_checks_with_default_parameters(estimator):
     results = check_estimator(estimator, on_skip=None)

@@ -278,21 +278,6 @@ def test_fits_in_threads_of_joblib(cancer: Any) -> None:
     np.testing.assert_array_equal(scores_of(search), scores_of(in_turn))
 
 
-@pytest.mark.slow
-def test_joblib_backend_of_dask(cancer: Any, tmp_path: Any) -> None:
-    distributed = pytest.importorskip("distributed")
-    options = {"dashboard_address": None, "local_directory": str(tmp_path)}
-    in_turn = SEARCHES["grid"](CLASSIFIER, None).fit(*cancer)
-    with (
-        distributed.LocalCluster(2, threads_per_worker=1, **options) as cluster,
-        distributed.Client(cluster),
-        joblib.parallel_config(backend="dask"),
-    ):
-        search = SEARCHES["grid"](CLASSIFIER, None)
-        check_search(search, *cancer)
-    np.testing.assert_allclose(scores_of(search), scores_of(in_turn), rtol=1e-12)
-
-
 def test_curve_of_calls_to_partial_fit(cancer: Any) -> None:
     X, y = cancer
     model = clone(CLASSIFIER).set_params(batch_size=32)

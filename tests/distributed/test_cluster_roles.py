@@ -85,7 +85,7 @@ def tasks(monkeypatch, tmp_path):
                 TrainSpec(input_fn, max_steps, hooks),
                 EvalSpec(
                     once,
-                    exporters=FinalExporter("final"),
+                    exporters=FinalExporter("final", format="checkpoint"),
                     start_delay_secs=60.0,
                     throttle_secs=0,
                 ),
@@ -123,7 +123,7 @@ def test_every_task_ends_by_itself(tasks, tmp_path, caplog, options, reason):
 
 def evaluate(model_dir, delay=0.0, max_steps=None, **options):
     config = RunConfig(model_dir=model_dir, task=EVALUATOR)
-    options = {"exporters": FinalExporter("final"), **options}
+    options = {"exporters": FinalExporter("final", format="checkpoint"), **options}
     return train_and_evaluate(
         Estimator(model_fn, config=config),
         TrainSpec(endless, max_steps),

@@ -165,8 +165,7 @@ def test_a_task_starts_no_tasks(monkeypatch):
 
 
 @pytest.mark.slow
-@both
-def test_hooks_and_results_of_fit_are_those_of_the_chief(strategy):
+def test_hooks_and_results_of_fit_are_those_of_the_chief():
     X, y = make_data()
     model = DNNClassifier(
         (4,),
@@ -175,7 +174,7 @@ def test_hooks_and_results_of_fit_are_those_of_the_chief(strategy):
         max_iter=5,
         random_state=0,
         early_stopping=True,
-        config=RunConfig(train_distribute=STRATEGIES[strategy]),
+        config=RunConfig(train_distribute=STRATEGIES["servers"]),
     ).fit(X, y)
     assert len(model.loss_curve_) == len(model.validation_scores_) == model.n_iter_ == 5
     assert model.score(X, y) > 0.5

@@ -371,11 +371,10 @@ OWN_COLUMNS = [
 @pytest.mark.parametrize(
     ("X", "y", "columns"),
     [
-        (NUMBERS, np.repeat(["low", "mid", "high"], 10), None),
         (NUMBERS, (NUMBERS > 0).astype(int), None),
         (FRAME, NUMBERS[:, 0] > 0, OWN_COLUMNS),
     ],
-    ids=["classes", "labels", "columns"],
+    ids=["labels", "columns"],
 )
 def test_classifiers(tmp_path, X, y, columns):
     model = skest.ModelFnClassifier(
