@@ -21,7 +21,6 @@ from skest import (
     DNNLinearCombinedClassifier,
     DNNLinearCombinedRegressor,
     DNNRegressor,
-    Estimator,
     LinearClassifier,
     ModelFnClassifier,
     ModelFnRegressor,
@@ -39,7 +38,6 @@ from tests.adapters import _model_fns as model_fns
 from tests.adapters._nets import (
     IRIS,
     IRIS_32,
-    assert_same_variables,
     predictions,
     small_net,
     table_fn,
@@ -49,33 +47,6 @@ from tests.adapters.conftest import make
 
 CANCER = load_breast_cancer(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)
-
-
-def test_a_net_as_model_function():
-    net = NeuralNetClassifier(
-        nn.Linear,
-        module__in_features=4,
-        module__out_features=3,
-        criterion=nn.CrossEntropyLoss,
-        criterion__weight=torch.tensor([1.0, 2.0, 3.0]),
-        optimizer=torch.optim.SGD,
-        optimizer__momentum=0.9,
-        callbacks__print_log=None,
-        device="cpu",
-        lr=0.1,
-    )
-    config = RunConfig(random_seed=0)
-    estimator = Estimator(skorch_model_fn(net), config=config)
-    estimator.train(table_fn(num_epochs=20))
-    names = estimator.get_variable_names()
-    assert {"module.weight", "module.bias", "criterion.weight"} <= set(names)
-    accuracy = (predictions(estimator, "class_ids")[:, 0] == IRIS[1]).mean()
-    assert accuracy > 0.9
-    assert predictions(estimator, "probabilities").sum(1) == pytest.approx(1)
-    again = Estimator(skorch_model_fn(net), config=config).train(
-        table_fn(num_epochs=20)
-    )
-    assert_same_variables(estimator, again)
 
 
 class Perceptron(nn.Module):
@@ -256,13 +227,6 @@ def test_a_net_of_skest_can_be_trained_on(model, data, n_members):
     assert net.score(features, y) > model.score(X, y)
 
 
-def test_to_skorch_goes_by_the_parameters_of_fit():
-    model = make(DNNClassifier).fit(*IRIS).set_params(hidden_units=(3, 3))
-    net = to_skorch(model, verbose=0)
-    features = skorch_features(model, IRIS[0])
-    np.testing.assert_array_equal(net.predict(features), model.predict(IRIS[0]))
-
-
 def test_to_skorch_refuses_what_has_no_counterpart():
     X, y = IRIS
     labels = make(DNNClassifier, max_iter=1).fit(X, np.eye(3, dtype=int)[y])
@@ -278,13 +242,3 @@ def test_to_skorch_refuses_what_has_no_counterpart():
     own = make(ModelFnClassifier, model_fn=model_fns.with_head, max_iter=1).fit(X, y)
     with pytest.raises(ValueError, match="ModelFnClassifier is built by 'model_fn'"):
         to_skorch(own)
-
-
-def test_there_and_back():
-    X, y = IRIS
-    model = make(DNNClassifier).fit(X, y)
-    estimator = from_skorch(to_skorch(model, verbose=0))
-    features = skorch_features(model, X)
-    np.testing.assert_array_equal(
-        predictions(estimator, "probabilities", features), model.predict_proba(X)
-    )

@@ -18,27 +18,21 @@ from skest import (
     DNNRegressor,
     LinearClassifier,
     LinearRegressor,
-    ModelFnRegressor,
     RNNClassifier,
-    RunConfig,
     VocabInfo,
     WarmStartSettings,
 )
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.feature_columns import (
-    DenseFeatures,
     bucketized_column,
     categorical_column_with_hash_bucket,
     categorical_column_with_vocabulary_list,
     crossed_column,
-    embedding_column,
     indicator_column,
     numeric_column,
     piecewise_linear_column,
     shared_embeddings,
 )
-from skest.networks import DNN
-from skest.optimizers import make_optimizer
 from tests.adapters.conftest import tf_settings
 
 OLD, NEW = "abcdef", "fedxbyc"
@@ -234,16 +228,6 @@ def test_classes_are_found_by_name():
     )
 
 
-def test_two_other_classes_have_another_logit():
-    two = partial(labels, names=("no", "no", "yes"))
-    other = partial(labels, names=("bad", "bad", "good"))
-    old = fitted(DNNClassifier, target=two, hidden_units=4)
-    new = warm(DNNClassifier, old, OLD, target=other, hidden_units=4)
-    assert set(new.warm_start_report_.not_warm_started) == {
-        *("logits.weight", "logits.bias")
-    }
-
-
 def test_numbers_keep_the_scale_of_the_source():
     X, y = table(OLD)
     old = LinearRegressor(random_state=0).fit(X, 1000 * y + 5000)
@@ -318,17 +302,6 @@ def test_columns_that_find_gaps_elsewhere_learn_anew():
 # Other sources
 
 
-def test_from_a_directory(tmp_path):
-    old = fitted(LinearRegressor, config=RunConfig(model_dir=tmp_path))
-    for source in (old.model_dir_, str(old.model_dir_), old.estimator_):
-        new = warm(LinearRegressor, source, OLD)
-        np.testing.assert_allclose(
-            value(new, "w_weights"), value(old, "w_weights"), atol=1e-4
-        )
-    version = old.estimator_.export(tmp_path / "export", format="checkpoint")
-    assert not warm(LinearRegressor, version, OLD).warm_start_report_.not_warm_started
-
-
 def test_settings_of_the_user_come_first():
     old = fitted(LinearRegressor)
     info = VocabInfo(sorted(NEW), -1, 0, [], -1, torch.nn.init.ones_)
@@ -355,28 +328,6 @@ def test_a_linear_model_becomes_the_wide_part():
     assert row(
         new, "linear.w_weights", "b", "linear_feature_columns_"
     ) == pytest.approx(row(old, "w_weights", "b"), abs=1e-4)
-
-
-def user_model(features, labels, mode, params):
-    network = DNN(DenseFeatures(params["feature_columns"]), (4,), 1)
-    return params["head"].create_estimator_spec(
-        features,
-        mode,
-        network,
-        labels=labels,
-        optimizer=make_optimizer("adam", network.parameters(), TINY),
-    )
-
-
-def test_embeddings_of_a_model_function():
-    parameters = {
-        "model_fn": user_model,
-        "feature_columns": [embedding_column(words_column(), 2)],
-    }
-    old = fitted(ModelFnRegressor, **parameters)
-    new = warm(ModelFnRegressor, old, **parameters)
-    name = "inputs.w_embedding_weights"
-    np.testing.assert_allclose(row(new, name, "e"), row(old, name, "e"), atol=1e-4)
 
 
 # Refusals

@@ -100,17 +100,6 @@ def test_layout(tmp_path):
 # Retention
 
 
-@pytest.mark.parametrize(
-    ("keep_max", "kept"),
-    [(1, [12]), (3, [8, 10, 12]), (None, range(0, 13, 2)), (0, range(0, 13, 2))],
-)
-def test_the_newest_are_kept(tmp_path, keep_max, kept):
-    saved(tmp_path, *range(0, 13, 2), keep_max=keep_max)
-    assert on_disk(tmp_path) == list(kept)
-    pointer = json.loads((tmp_path / "checkpoint").read_text())
-    assert [entry["name"] for entry in pointer["all"]] == [f"ckpt-{s}" for s in kept]
-
-
 def test_one_checkpoint_in_every_so_many_hours_stays(tmp_path):
     clock = FakeClock(now=1e9)
     for step in range(13):  # one in every half hour
@@ -268,17 +257,6 @@ def trained(model_dir):
     return Estimator(model_fn, config=config).train(table_fn(), steps=2)
 
 
-@pytest.mark.parametrize("replaces", [False, True])
-def test_a_full_disk_keeps_the_older_checkpoint(tmp_path, monkeypatch, replaces):
-    store = saved(tmp_path, 1, 2)
-    full = OSError(28, "No space left on device")
-    monkeypatch.setattr(checkpoint_format, "write_in_blocks", raising(full))
-    with pytest.raises(OSError, match="No space left"):
-        store.save(checkpoint_of(2 if replaces else 3))
-    assert_same_checkpoint(store.latest(), checkpoint_of(2))
-    assert leftovers(tmp_path) == []
-
-
 @pytest.mark.parametrize("step", [2, 3])
 def test_a_pointer_that_cannot_be_written_keeps_the_older_checkpoint(
     tmp_path, monkeypatch, step
@@ -292,25 +270,6 @@ def test_a_pointer_that_cannot_be_written_keeps_the_older_checkpoint(
     store.save(checkpoint_of(4))
     assert on_disk(tmp_path) == [4]
     assert leftovers(tmp_path) == []
-
-
-@pytest.mark.parametrize("allowed", [0o500, None])
-def test_a_read_only_directory(tmp_path, monkeypatch, allowed):
-    estimator = trained(tmp_path)
-    before = estimator.checkpoint
-    if allowed is None:
-        monkeypatch.setattr(Path, "mkdir", raising(PermissionError(13, "denied")))
-    elif os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    else:
-        tmp_path.chmod(allowed)
-    try:
-        with pytest.raises(PermissionError):
-            estimator.train(table_fn(), steps=2)
-        assert_same_checkpoint(estimator.checkpoint, before)
-        assert "loss" in estimator.evaluate(table_fn())
-    finally:
-        tmp_path.chmod(0o700)
 
 
 def test_an_error_of_training_is_not_hidden_by_one_of_saving(tmp_path, caplog):

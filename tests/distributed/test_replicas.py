@@ -3,7 +3,6 @@
 
 import logging
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -183,9 +182,8 @@ def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
         train_distribute=AsyncParameterServer(timeout=1.0),
     )
     timer = threading.Timer(1.0, note_end, [tmp_path, 2])
-    start = time.monotonic()
     timer.start()
     with caplog.at_level(logging.INFO, "skest"):
         Estimator(model_fn, config=settings).train(input_fn)
-    assert 0.9 < time.monotonic() - start < 30
+    assert DirectoryStore(tmp_path).latest_step() == 2  # the end of this one
     timer.join()
