@@ -22,15 +22,7 @@ from skorch.callbacks import (
     TrainEndCheckpoint,
 )
 
-from skest import (
-    BaselineClassifier,
-    DNNClassifier,
-    DNNEstimator,
-    DNNLinearCombinedClassifier,
-    Estimator,
-    LinearRegressor,
-    MultiHeadEstimator,
-)
+import skest
 from skest.adapters.skorch import SkorchCallbackHook, skorch_model_fn
 from skest.heads import SampledSoftmaxHead
 from skest.inputs import ArrayDataset
@@ -48,7 +40,7 @@ from tests.adapters.conftest import make
 CANCER = load_breast_cancer(return_X_y=True)
 
 
-def fit(*callbacks, data=IRIS, model=DNNClassifier, verbose=0, **params):
+def fit(*callbacks, data=IRIS, model=skest.DNNClassifier, verbose=0, **params):
     """Return a fitted estimator and its hook."""
     hook = SkorchCallbackHook(callbacks, verbose=verbose)
     given = {"max_iter": 6, "batch_size": 32, "n_iter_no_change": np.inf, **params}
@@ -88,7 +80,7 @@ def test_scores_of_probabilities():
             EpochScoring(None),
         ]
     )
-    model = DNNClassifier((8,), max_iter=3, early_stopping=True, hooks=[hook])
+    model = skest.DNNClassifier((8,), max_iter=3, early_stopping=True, hooks=[hook])
     model.fit(X, y, X_val=X[:200], y_val=y[:200])
     proba = model.predict_proba(X[:200])
     best = hook.history[int(np.argmax(model.validation_scores_))]  # what `fit` returns
@@ -204,7 +196,7 @@ def test_weights_of_rows_reach_the_losses():
     X, y = IRIS
     weight = np.where(y == 2, 3.0, 1.0)
     hook = SkorchCallbackHook()
-    model = make(DNNClassifier, max_iter=2, early_stopping=True, hooks=[hook])
+    model = make(skest.DNNClassifier, max_iter=2, early_stopping=True, hooks=[hook])
     model.fit(X, y, weight, X_val=X, y_val=y, sample_weight_val=weight)
     best = int(np.argmax(model.validation_scores_))  # what `fit` returns
     expected = log_loss(y, model.predict_proba(X), sample_weight=weight)
@@ -221,7 +213,7 @@ def test_two_optimizers(tmp_path):
     fit(
         Look(),
         TrainEndCheckpoint(dirname=tmp_path, f_optimizer2="second.pt"),
-        model=DNNLinearCombinedClassifier,
+        model=skest.DNNLinearCombinedClassifier,
     )
     assert seen == ["Adagrad", "Ftrl"]
     assert (tmp_path / "train_end_second.pt").exists()
@@ -239,7 +231,7 @@ def test_gradients_of_row_tables_are_clipped_and_named(table):
 
     X, y = table
     X = X.assign(code=[f"code {i}" for i in range(len(X))])
-    model = make(DNNLinearCombinedClassifier, max_steps=3, batch_size=50)
+    model = make(skest.DNNLinearCombinedClassifier, max_steps=3, batch_size=50)
     model.set_params(hooks=[SkorchCallbackHook([GradientNormClipping(0.1), Look()])])
     model.fit(X, y)
     by_parameter = clone(model).set_params(hooks=(), clip_norm=0.1).fit(X, y)
@@ -253,10 +245,14 @@ def test_gradients_of_row_tables_are_clipped_and_named(table):
 @pytest.mark.parametrize(
     "model, y, scores",
     [
-        (MultiHeadEstimator(), {"a": IRIS[1], "b": IRIS[0][:, 0]}, []),
-        (LinearRegressor(optimizer="sdca"), IRIS[1] * 1.0, ["r2"]),
-        (BaselineClassifier(), IRIS[1], ["accuracy"]),
-        (DNNEstimator(SampledSoftmaxHead(3, num_sampled=2)), IRIS[1], ["accuracy"]),
+        (skest.MultiHeadEstimator(), {"a": IRIS[1], "b": IRIS[0][:, 0]}, []),
+        (skest.LinearRegressor(optimizer="sdca"), IRIS[1] * 1.0, ["r2"]),
+        (skest.BaselineClassifier(), IRIS[1], ["accuracy"]),
+        (
+            skest.DNNEstimator(SampledSoftmaxHead(3, num_sampled=2)),
+            IRIS[1],
+            ["accuracy"],
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -288,7 +284,7 @@ def test_training_and_history_are_those_of_skorch():
     X, y = IRIS_32
     net = small_net(max_epochs=12, callbacks=callbacks()).fit(X, y)
     hook = SkorchCallbackHook(callbacks("module."), verbose=0)
-    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator = skest.Estimator(skorch_model_fn(small_net()))
     estimator.train(table_fn(num_epochs=12), hooks=[hook])
     for name, value in net.module_.state_dict().items():
         torch.testing.assert_close(variables(estimator)[f"module.{name}"], value)
@@ -308,7 +304,7 @@ def test_validation_rows_of_a_model_function():
     hook = SkorchCallbackHook(
         [EpochScoring("accuracy", use_caching=False)], validation=validation
     )
-    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator = skest.Estimator(skorch_model_fn(small_net()))
     estimator.train(table_fn(num_epochs=3), hooks=[hook])
     results = estimator.evaluate(lambda: ArrayDataset(X[::3], y[::3], batch_size=50))
     assert hook.history[-1, "valid_loss"] == pytest.approx(results["loss"], rel=1e-5)
@@ -323,14 +319,14 @@ def test_a_stream_is_one_epoch_without_datasets():
 
     X, y = IRIS_32
     hook = SkorchCallbackHook([Look(), EpochScoring("accuracy", on_train=True)])
-    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator = skest.Estimator(skorch_model_fn(small_net()))
     estimator.train(lambda: iter([(X, y)] * 3), hooks=[hook])
     assert hook.history[:, "train_batch_count"] == [3]
     assert "accuracy" not in hook.history[0]
 
 
 def test_the_hook_is_for_training():
-    estimator = Estimator(skorch_model_fn(small_net())).train(table_fn())
+    estimator = skest.Estimator(skorch_model_fn(small_net())).train(table_fn())
     with pytest.raises(ValueError, match="for training; got a run of mode 'eval'"):
         estimator.evaluate(table_fn(), hooks=[SkorchCallbackHook()])
     with pytest.raises(RuntimeError, match="before its 'begin'"):

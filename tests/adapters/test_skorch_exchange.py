@@ -16,17 +16,7 @@ from skorch import (
 )
 from torch import nn
 
-from skest import (
-    DNNClassifier,
-    DNNLinearCombinedClassifier,
-    DNNLinearCombinedRegressor,
-    DNNRegressor,
-    LinearClassifier,
-    ModelFnClassifier,
-    ModelFnRegressor,
-    MultiHeadEstimator,
-    RunConfig,
-)
+import skest
 from skest.adapters.skorch import (
     from_skorch,
     skorch_features,
@@ -69,7 +59,7 @@ def test_a_net_as_classifier_in_a_grid_search():
     X, y = CANCER
     y = np.array(["malignant", "benign"])[y]
     net = perceptron(NeuralNetClassifier, 30, 2, criterion=nn.CrossEntropyLoss)
-    model = make(ModelFnClassifier, model_fn=skorch_model_fn(net), max_iter=8)
+    model = make(skest.ModelFnClassifier, model_fn=skorch_model_fn(net), max_iter=8)
     grid = {"params__lr": [1e-5, 0.02], "params__module__num_units": [2, 8]}
     search = GridSearchCV(model, grid, cv=3)
     pipe = make_pipeline(StandardScaler(), search).fit(X, y)
@@ -85,7 +75,7 @@ def test_a_net_as_classifier_in_a_grid_search():
 def test_a_net_as_regressor():
     X, y = DIABETES
     model_fn = skorch_model_fn(perceptron(NeuralNetRegressor, 10, 1, lr=0.3))
-    model = make(ModelFnRegressor, model_fn=model_fn, max_iter=30)
+    model = make(skest.ModelFnRegressor, model_fn=model_fn, max_iter=30)
     assert model.fit(X, y[:, None]).score(X, y[:, None]) > 0.4
     with pytest.raises(ValueError, match=r"got labels of shape \(200,\).*reshape"):
         model.fit(X, y)
@@ -155,7 +145,7 @@ def test_from_skorch_and_on(name):
     net, y = NETS[name]
     X = IRIS_32[0]
     net = clone(net).set_params(train_split=None, max_epochs=3, batch_size=32).fit(X, y)
-    estimator = from_skorch(net, config=RunConfig(random_seed=0))
+    estimator = from_skorch(net, config=skest.RunConfig(random_seed=0))
     if name in ("classes", "softmax", "two classes"):
         np.testing.assert_array_equal(
             predictions(estimator, "probabilities"), net.predict_proba(X)
@@ -185,12 +175,12 @@ TWO_NUMBERS = (DIABETES[0], np.c_[DIABETES[1], -DIABETES[1]])
 @pytest.mark.parametrize(
     "model, data",
     [
-        (DNNClassifier((8,), dropout=0.5, batch_norm=True), IRIS),
-        (LinearClassifier(dtype="float32"), CANCER),
-        (DNNLinearCombinedClassifier((8,)), IRIS),
-        (DNNRegressor((8,), dtype="float32"), TWO_NUMBERS),
-        (DNNRegressor((8,), loss="poisson"), DIABETES),
-        (DNNLinearCombinedRegressor((8,)), DIABETES),
+        (skest.DNNClassifier((8,), dropout=0.5, batch_norm=True), IRIS),
+        (skest.LinearClassifier(dtype="float32"), CANCER),
+        (skest.DNNLinearCombinedClassifier((8,)), IRIS),
+        (skest.DNNRegressor((8,), dtype="float32"), TWO_NUMBERS),
+        (skest.DNNRegressor((8,), loss="poisson"), DIABETES),
+        (skest.DNNLinearCombinedRegressor((8,)), DIABETES),
     ],
 )
 def test_to_skorch(model, data):
@@ -213,7 +203,8 @@ def test_to_skorch(model, data):
 
 
 @pytest.mark.parametrize(
-    "model, data, n_members", [(DNNClassifier, CANCER, 1), (DNNRegressor, DIABETES, 3)]
+    "model, data, n_members",
+    [(skest.DNNClassifier, CANCER, 1), (skest.DNNRegressor, DIABETES, 3)],
 )
 def test_a_net_of_skest_can_be_trained_on(model, data, n_members):
     X, y = data
@@ -229,8 +220,8 @@ def test_a_net_of_skest_can_be_trained_on(model, data, n_members):
 
 def test_to_skorch_refuses_what_has_no_counterpart():
     X, y = IRIS
-    labels = make(DNNClassifier, max_iter=1).fit(X, np.eye(3, dtype=int)[y])
-    heads = make(MultiHeadEstimator, max_iter=1).fit(X, {"a": y, "b": X[:, 0]})
+    labels = make(skest.DNNClassifier, max_iter=1).fit(X, np.eye(3, dtype=int)[y])
+    heads = make(skest.MultiHeadEstimator, max_iter=1).fit(X, {"a": y, "b": X[:, 0]})
     for model in (labels, heads):
         name = type(model).__name__
         with pytest.raises(ValueError, match=f"this {name} was fitted to another kind"):
@@ -238,7 +229,9 @@ def test_to_skorch_refuses_what_has_no_counterpart():
     with pytest.raises(TypeError, match="scikit-learn estimators; got Linear"):
         to_skorch(nn.Linear(1, 1))
     with pytest.raises(NotFittedError, match="not fitted yet"):
-        skorch_features(DNNClassifier(), X)
-    own = make(ModelFnClassifier, model_fn=model_fns.with_head, max_iter=1).fit(X, y)
+        skorch_features(skest.DNNClassifier(), X)
+    own = make(skest.ModelFnClassifier, model_fn=model_fns.with_head, max_iter=1).fit(
+        X, y
+    )
     with pytest.raises(ValueError, match="ModelFnClassifier is built by 'model_fn'"):
         to_skorch(own)

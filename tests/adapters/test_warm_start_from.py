@@ -22,17 +22,8 @@ from skest import (
     VocabInfo,
     WarmStartSettings,
 )
+from skest import feature_columns as fc
 from skest.exceptions import CheckpointMismatchError, NotFittedError
-from skest.feature_columns import (
-    bucketized_column,
-    categorical_column_with_hash_bucket,
-    categorical_column_with_vocabulary_list,
-    crossed_column,
-    indicator_column,
-    numeric_column,
-    piecewise_linear_column,
-    shared_embeddings,
-)
 from tests.adapters.conftest import tf_settings
 
 OLD, NEW = "abcdef", "fedxbyc"
@@ -50,7 +41,7 @@ def table(values, n=60, seed=0):
 
 
 def words_column(**options):
-    return categorical_column_with_vocabulary_list("w", **options)
+    return fc.categorical_column_with_vocabulary_list("w", **options)
 
 
 def labels(y, names=("lo", "mid", "hi")):
@@ -117,18 +108,18 @@ def test_what_source_and_new_data_know_is_predicted_as_by_the_source(model):
 
 COPIED = {
     "hashed": (
-        categorical_column_with_hash_bucket("w", 7),
-        categorical_column_with_hash_bucket("w", 8),
+        fc.categorical_column_with_hash_bucket("w", 7),
+        fc.categorical_column_with_hash_bucket("w", 8),
         "w_weights",
     ),
     "crossed": (
-        crossed_column(["w", "i"], 7),
-        crossed_column(["w", "i"], 9),
+        fc.crossed_column(["w", "i"], 7),
+        fc.crossed_column(["w", "i"], 9),
         "i_X_w_weights",
     ),
     "bucketized": (
-        bucketized_column(numeric_column("x"), [0.0]),
-        bucketized_column(numeric_column("x"), [-1.0, 1.0]),
+        fc.bucketized_column(fc.numeric_column("x"), [0.0]),
+        fc.bucketized_column(fc.numeric_column("x"), [-1.0, 1.0]),
         "x_bucketized_weights",
     ),
 }
@@ -148,8 +139,8 @@ def test_buckets_are_copied_if_they_mean_the_same(column, other, name):
 
 @pytest.mark.parametrize(("hidden_units", "n_members"), [((), 1), ((4,), 3)])
 def test_inputs_of_a_network_are_found_by_column_and_value(hidden_units, n_members):
-    before = [indicator_column(words_column()), numeric_column("x")]
-    after = [numeric_column("i"), *before]
+    before = [fc.indicator_column(words_column()), fc.numeric_column("x")]
+    after = [fc.numeric_column("i"), *before]
     options = {"hidden_units": hidden_units, "optimizer": "sgd"}
     options["n_members"] = n_members
     old = fitted(DNNRegressor, feature_columns=before, **options)
@@ -171,9 +162,9 @@ def test_shared_embeddings_and_names_with_dots():
         X, y = table(values)
         return X.assign(**{"v.1": X["w"].to_numpy()[::-1]}), y
 
-    columns = shared_embeddings(
+    columns = fc.shared_embeddings(
         [
-            categorical_column_with_vocabulary_list(key, list(vocabulary))
+            fc.categorical_column_with_vocabulary_list(key, list(vocabulary))
             for key, vocabulary in (("w", OLD), ("v.1", OLD))
         ],
         2,
@@ -242,12 +233,12 @@ def test_numbers_keep_the_scale_of_the_source():
 
 
 NUMBERS = {
-    "numeric": numeric_column("x", normalizer="standard"),
-    "indicator": indicator_column(
-        bucketized_column(numeric_column("x"), "quantiles:4")
+    "numeric": fc.numeric_column("x", normalizer="standard"),
+    "indicator": fc.indicator_column(
+        fc.bucketized_column(fc.numeric_column("x"), "quantiles:4")
     ),
-    "piecewise": piecewise_linear_column(numeric_column("x"), "distinct:4"),
-    "code": piecewise_linear_column(numeric_column("x"), "quantiles:4", None),
+    "piecewise": fc.piecewise_linear_column(fc.numeric_column("x"), "distinct:4"),
+    "code": fc.piecewise_linear_column(fc.numeric_column("x"), "quantiles:4", None),
 }
 
 
@@ -262,8 +253,8 @@ NUMBERS = {
 @pytest.mark.parametrize("model", [LinearRegressor, DNNRegressor])
 def test_rows_of_a_table_follow_their_edges(model, encoding, sources):
     def given(edges):
-        column = piecewise_linear_column(numeric_column("x"), edges, 2, encoding)
-        return {"feature_columns": [numeric_column("x"), column]}
+        column = fc.piecewise_linear_column(fc.numeric_column("x"), edges, 2, encoding)
+        return {"feature_columns": [fc.numeric_column("x"), column]}
 
     old = fitted(model, **given([-1, 0, 1, 1.5]))
     new = warm(model, old, **given([-1, 0, 0.5, 1, 1.5]))
@@ -322,7 +313,7 @@ def test_a_linear_model_becomes_the_wide_part():
         DNNLinearCombinedRegressor,
         settings,
         linear_feature_columns=columns,
-        dnn_feature_columns=[numeric_column("x")],
+        dnn_feature_columns=[fc.numeric_column("x")],
     )
     assert new.warm_start_report_.warm_started == ["linear.bias", "linear.w_weights"]
     assert row(

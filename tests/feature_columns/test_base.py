@@ -13,36 +13,24 @@ from scipy.sparse import issparse, isspmatrix
 from sklearn import config_context
 from sklearn.utils.estimator_checks import check_no_attributes_set_in_init
 
-from skest.feature_columns import (
-    CategoricalColumn,
-    bucketized_column,
-    categorical_column_with_hash_bucket,
-    categorical_column_with_identity,
-    categorical_column_with_vocabulary_list,
-    crossed_column,
-    embedding_column,
-    indicator_column,
-    numeric_column,
-    periodic_column,
-    piecewise_linear_column,
-)
+from skest import feature_columns as fc
 
 
 def all_columns() -> dict[str, Any]:
-    number = numeric_column("x", default_value="mean", normalizer="standard")
-    vocabulary = categorical_column_with_vocabulary_list("c")
+    number = fc.numeric_column("x", default_value="mean", normalizer="standard")
+    vocabulary = fc.categorical_column_with_vocabulary_list("c")
     return {
         "numeric": number,
-        "indicated": numeric_column("x", default_value=0, indicate_missing="auto"),
-        "bucketized": bucketized_column(number, "quantiles:4"),
-        "piecewise": piecewise_linear_column(number, "distinct:4"),
-        "periodic": periodic_column(number, 3, 2),
-        "identity": categorical_column_with_identity("n", 9),
+        "indicated": fc.numeric_column("x", default_value=0, indicate_missing="auto"),
+        "bucketized": fc.bucketized_column(number, "quantiles:4"),
+        "piecewise": fc.piecewise_linear_column(number, "distinct:4"),
+        "periodic": fc.periodic_column(number, 3, 2),
+        "identity": fc.categorical_column_with_identity("n", 9),
         "vocabulary": vocabulary,
-        "hash bucket": categorical_column_with_hash_bucket("c", 9),
-        "crossed": crossed_column([vocabulary, "n"], 9),
-        "indicator": indicator_column(vocabulary),
-        "embedding": embedding_column(vocabulary, dimension=2),
+        "hash bucket": fc.categorical_column_with_hash_bucket("c", 9),
+        "crossed": fc.crossed_column([vocabulary, "n"], 9),
+        "indicator": fc.indicator_column(vocabulary),
+        "embedding": fc.embedding_column(vocabulary, dimension=2),
     }
 
 
@@ -99,7 +87,7 @@ def test_encode_changes_nothing_and_takes_rows_one_by_one(kind: str) -> None:
     assert_same(pickle.loads(pickle.dumps(column)), column)
     parts = [column.encode(part)[column.encoded_key] for part in (X[:2], X[2:])]
     assert_array_equal(np.concatenate(parts), encoded)
-    if isinstance(column, CategoricalColumn):
+    if isinstance(column, fc.CategoricalColumn):
         assert encoded.dtype == np.int64
         assert encoded.min() >= -1
         assert encoded.max() < column.num_buckets
@@ -120,7 +108,7 @@ def test_missing_values_and_tags() -> None:
         for kind, column in all_columns().items()
     }
     assert all(allowed.values())
-    assert not numeric_column("x").__sklearn_tags__().input_tags.allow_nan
+    assert not fc.numeric_column("x").__sklearn_tags__().input_tags.allow_nan
 
 
 def test_needs_fit() -> None:
@@ -129,18 +117,18 @@ def test_needs_fit() -> None:
     }
     without = {kind for kind, needs in needing.items() if not needs}
     assert without == {"identity", "hash bucket"}
-    closed = numeric_column("x")
+    closed = fc.numeric_column("x")
     for column in (
         closed,
-        bucketized_column(closed, [0]),
-        crossed_column(["a", "b"], 9),
+        fc.bucketized_column(closed, [0]),
+        fc.crossed_column(["a", "b"], 9),
     ):
         assert not column.needs_fit
 
 
 @pytest.mark.parametrize("interface", ["spmatrix", "sparray"])
 def test_categorical_columns_give_sparse_matrices(interface: str) -> None:
-    column = categorical_column_with_hash_bucket("c", 10**9)
+    column = fc.categorical_column_with_hash_bucket("c", 10**9)
     with config_context(sparse_interface=interface):
         matrix = column.transform({"c": ["a", "b", None]})
     assert issparse(matrix)
