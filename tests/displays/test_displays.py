@@ -182,16 +182,6 @@ def test_the_effect_is_that_of_scikit_learn(model, table):
     assert dict(zip(ours.values, ours.effects, strict=True)) == pytest.approx(expected)
 
 
-def test_the_curve_of_a_linear_model(table):
-    X, _ = table
-    model = skest.LinearRegressor(max_iter=50, random_state=0).fit(
-        X[["rooms", "town"]], 10.0 * X["rooms"]
-    )
-    display = ColumnEffectDisplay.from_estimator(model, X[["rooms", "town"]], "rooms")
-    slope = WeightsDisplay.from_estimator(model).weights[0] / X["rooms"].std(ddof=0)
-    np.testing.assert_allclose(np.diff(display.effects), slope, rtol=1e-4)
-
-
 def test_wrong_effects(model, table):
     X, _ = table
     with pytest.raises(ValueError, match="no column 'x'; there is 'rooms', 'age'"):

@@ -14,14 +14,11 @@ from skest.checkpoints.store import DirectoryStore
 from skest.distributed import (
     AsyncParameterServer,
     ClusterSpec,
-    DataParallel,
     LocalSGD,
     SharedMemory,
     TaskConfig,
 )
-from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.launch import local_cluster
-from skest.distributed.local import ServedChief, SharedMemoryChief
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
@@ -54,22 +51,6 @@ def input_fn():
 
 def made(config):
     return replica_for(None, model_fn, input_fn, config)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "kind"),
-    [
-        (None, Replica),
-        (SharedMemory(2), SharedMemoryChief),
-        (AsyncParameterServer(2, 1), ServedChief),
-        (DataParallel(), DataParallelReplica),
-        (LocalSGD(4), LocalSGDReplica),
-    ],
-)
-def test_the_strategy_decides(strategy, kind):
-    replica = made(RunConfig(train_distribute=strategy))
-    assert type(replica) is kind
-    replica.close()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
-from skest import ModeKeys
 from skest.heads import (
     BinaryClassHead,
     Head,
@@ -127,28 +126,6 @@ def test_a_row_that_lacks_some_numbers_is_refused() -> None:
 
 
 # In a run
-
-
-def test_missing_labels_of_sequences() -> None:
-    """Of labels that lack their last dimension, every one may be missing."""
-    head = MultiHead([RegressionHead(name="a"), BinaryClassHead(name="b")])
-    logits = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(0))
-    labels = {
-        "a": np.array([[1.0, np.nan, 2.0], [np.nan, np.nan, np.nan]]),
-        "b": [[0, 1, 1], [0, 0, 1]],
-    }
-    known = ~np.isnan(labels["a"])
-    errors = (logits[..., 0].numpy() - labels["a"])[known] ** 2
-    own = head.heads[1].loss(labels["b"], logits[..., 1:])
-    expected = errors.sum() / 6 + own.item()
-    assert head.loss(labels, logits).item() == pytest.approx(expected)
-    spec = head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), labels)
-    assert spec.encode_labels and spec.loss
-    loss = spec.loss(spec.encode_labels(labels), logits, None)
-    assert loss.item() == pytest.approx(expected)
-    metrics = head.metrics()
-    head.update_metrics(metrics, labels, logits)
-    assert metrics["average_loss/a"].compute() == pytest.approx(errors.mean())
 
 
 # Errors
