@@ -87,9 +87,7 @@ class TestMoments:
             values[0, 0] = 1e7  # far from all others
             values[:, -1] = 0.1  # of a mean that is rounded
             values = np.array(values, dtype, order=order)
-            mean, scale = mean_and_scale(
-                values, np.zeros(shape, bool), np.ones(len(values))
-            )
+            mean, scale = mean_and_scale(values, None, np.ones(len(values)))
             expected = StandardScaler().fit(values.astype(np.float64))
             assert_allclose(mean, expected.mean_, rtol=1e-12)
             assert_allclose(scale, expected.scale_, rtol=1e-9)
