@@ -149,6 +149,17 @@ def test_selection(trained, wanted, expected):
 # Vocabularies
 
 
+def test_every_axis_has_its_own_initializer():
+    rows = VocabInfo(["a", "b"], 2, 0, ["b"], backup_initializer=nn.init.ones_)
+    columns = VocabInfo([*"xyz"], 3, 0, [*"xy"], -1, nn.init.zeros_, 1)
+    network = nn.ParameterDict({"table": nn.Parameter(torch.full((2, 3), 9.0))})
+    old = Checkpoint(0, {"table": torch.tensor([[3.0, 4.0]])})
+    settings = WarmStartSettings(old, None, {"table": [rows, columns]})
+    report = warm_start(network, [], settings)
+    assert network["table"].tolist() == [[1, 1, 1], [3, 4, 0]]
+    assert report.variables[0][2:] == (1, 1, "not in the source, columns: 2 of 3")
+
+
 # Refusals
 
 
