@@ -3,7 +3,6 @@
 
 import pickle
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -79,12 +78,3 @@ def test_hooks_get_a_model_of_their_own(model):
     dataset = numpy_input_fn({"x": X}, shuffle=False)
     list(model.estimator_.predict(dataset, hooks=[Spoil()]))
     assert_array_equal(model.predict_proba(X), expected)
-
-
-def test_threads_share_it(model):
-    expected = [model.predict_proba(X[: i + 1]) for i in range(20)]
-    fresh = pickle.loads(pickle.dumps(model))
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda i: fresh.predict_proba(X[: i + 1]), range(20)))
-    for one, other in zip(found, expected, strict=True):
-        assert_array_equal(one, other)

@@ -202,11 +202,6 @@ def test_updates_do_not_wait_for_the_device() -> None:
         metric.update(*arguments, torch.rand(4, device="meta"))
 
 
-def test_shapes_of_weights() -> None:
-    for weights in [[1.0, 3.0], [[1.0], [3.0]], [[1.0] * 2, [3.0] * 2]]:
-        assert of(Mean(), ([[0.0, 0.0], [1.0, 1.0]], weights)) == 0.75
-
-
 # Errors
 
 

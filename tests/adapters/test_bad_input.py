@@ -6,13 +6,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from skest import (
-    BaselineRegressor,
-    DNNClassifier,
-    DNNLinearCombinedClassifier,
-    DNNRegressor,
-    LinearClassifier,
-)
+import skest
 from skest import feature_columns as fc
 from skest.hooks import Hook
 from tests.adapters.conftest import make
@@ -26,7 +20,7 @@ def columns():
 @pytest.fixture
 def fitted(table):
     X, y = table
-    return make(DNNClassifier, feature_columns=columns(), max_iter=3).fit(X, y)
+    return make(skest.DNNClassifier, feature_columns=columns(), max_iter=3).fit(X, y)
 
 
 def without(column):
@@ -106,14 +100,14 @@ def test_lengths_differ(estimator_class, table):
 def test_wrong_parameters(params, message, blobs):
     X, y = blobs
     with pytest.raises((ValueError, TypeError), match=message):
-        make(DNNClassifier, **params).fit(X, y)
+        make(skest.DNNClassifier, **params).fit(X, y)
 
 
 def test_a_categorical_column_in_a_dnn_must_be_wrapped(table):
     X, y = table
     city = fc.categorical_column_with_vocabulary_list("city")
     with pytest.raises(ValueError, match="(?s)'city'.*embedding_column"):
-        make(DNNClassifier, feature_columns=[city]).fit(X, y)
+        make(skest.DNNClassifier, feature_columns=[city]).fit(X, y)
 
 
 def test_an_array_for_a_table_is_read_by_its_names(fitted, table):
@@ -126,7 +120,7 @@ def test_an_array_for_a_table_is_read_by_its_names(fitted, table):
 def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
     X, y = blobs
     frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
-    model = make(DNNClassifier, max_iter=1).fit(frame, y)
+    model = make(skest.DNNClassifier, max_iter=1).fit(frame, y)
     with pytest.raises(ValueError, match="(?s)'b'.*'x'"):
         model.predict(frame.astype(object).assign(b="x"))
     with pytest.raises(ValueError, match="'c' holds infinity"):
@@ -157,7 +151,7 @@ def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
 )
 def test_tables_that_are_none(X, message):
     with pytest.raises(ValueError, match=message):
-        make(DNNClassifier).fit(X, [0, 1, 0, 1])
+        make(skest.DNNClassifier).fit(X, [0, 1, 0, 1])
 
 
 def test_a_lazy_frame_must_be_collected(table):
@@ -165,7 +159,7 @@ def test_a_lazy_frame_must_be_collected(table):
     X, y = table
     lazy = pl.LazyFrame({"city": X["city"].to_list()})
     with pytest.raises(TypeError, match=r"collect\(\)"):
-        make(DNNClassifier).fit(lazy, y)
+        make(skest.DNNClassifier).fit(lazy, y)
 
 
 def test_wrong_validation_rows_are_refused_before_training(table):
@@ -176,7 +170,7 @@ def test_wrong_validation_rows_are_refused_before_training(table):
         def before_step(self, run):
             steps.append(run.global_step)
 
-    model = make(DNNClassifier, feature_columns=columns(), hooks=(Count(),))
+    model = make(skest.DNNClassifier, feature_columns=columns(), hooks=(Count(),))
     with pytest.raises(ValueError, match="'age'"):
         model.fit(X, y, X_val=changed("age", np.nan)(X), y_val=y)
     assert steps == []
@@ -198,14 +192,14 @@ def test_labels_of_another_kind(classifier_class, blobs):
 @pytest.mark.parametrize("dtype", ["Int64", "boolean", "Float64", "bool[pyarrow]"])
 def test_nullable_labels(dtype, blobs):
     X, y = blobs[0], pd.Series(blobs[1] > 0, dtype=dtype)
-    model = make(DNNClassifier, max_iter=3).fit(X, y)
+    model = make(skest.DNNClassifier, max_iter=3).fit(X, y)
     peer = LogisticRegression().fit(X, y)
     np.testing.assert_array_equal(model.classes_, peer.classes_)
     assert model.classes_.dtype.kind in "ibf"
     assert model.score(X, y) == np.mean(model.predict(X) == y.to_numpy())
-    make(DNNClassifier, max_iter=3).fit(X, y.array)
+    make(skest.DNNClassifier, max_iter=3).fit(X, y.array)
     y[3] = pd.NA
-    for estimator in (DNNClassifier, DNNRegressor):
+    for estimator in (skest.DNNClassifier, skest.DNNRegressor):
         with pytest.raises(ValueError, match="Input y contains NaN"):
             make(estimator).fit(X, y)
 
@@ -213,8 +207,8 @@ def test_nullable_labels(dtype, blobs):
 def test_numbers_too_large(blobs):
     X, y = blobs
     with pytest.raises(ValueError, match="too large"):
-        make(DNNClassifier).fit(X * 1e300, y)
-    for regressor in (BaselineRegressor, DNNRegressor):
+        make(skest.DNNClassifier).fit(X * 1e300, y)
+    for regressor in (skest.BaselineRegressor, skest.DNNRegressor):
         with pytest.raises(ValueError, match="y holds numbers too large to learn; got"):
             make(regressor).fit(X, y * 1e60)
 
@@ -225,7 +219,7 @@ def test_several_targets_of_a_classifier(blobs):
     frame = pd.DataFrame({"a": y, "b": y.astype(str)})
     for several in (np.c_[y, y], np.c_[y, y].astype(str), frame, np.c_[y, y / 3]):
         with pytest.raises(ValueError, match=message):
-            make(LinearClassifier).fit(X, several)
+            make(skest.LinearClassifier).fit(X, several)
 
 
 def test_strings_in_arrays(blobs):
@@ -233,9 +227,9 @@ def test_strings_in_arrays(blobs):
     words = X.astype(object)
     words[3, 1] = "a"
     with pytest.raises(ValueError, match="must hold numbers; .*'a'.*DataFrame"):
-        make(DNNClassifier).fit(words, y)
+        make(skest.DNNClassifier).fit(words, y)
     with pytest.raises(ValueError, match="must be numbers; .*'q'"):
-        make(DNNRegressor).fit(X, ["q"] * len(X))
+        make(skest.DNNRegressor).fit(X, ["q"] * len(X))
 
 
 def test_class_weights_of_unknown_classes(classifier_class, blobs):
@@ -258,7 +252,7 @@ def test_labels_to_validate_on_are_of_the_classes(y, message):
     values = np.empty(4, dtype=object) if isinstance(y[0], list) else np.array(y)
     values[:] = y
     X = np.arange(8.0).reshape(4, 2)
-    model = DNNClassifier((2,), max_iter=1, early_stopping=True)
+    model = skest.DNNClassifier((2,), max_iter=1, early_stopping=True)
     with pytest.raises(ValueError, match=message):
         model.fit(X, [0, 1, 0, 1], X_val=X, y_val=values)
 
@@ -299,13 +293,13 @@ def test_raw_columns_that_are_refused():
     for cells, message in REFUSED.values():
         X, y = with_column(cells)
         with pytest.raises(ValueError, match=message):
-            make(DNNLinearCombinedClassifier).fit(X, y)
+            make(skest.DNNLinearCombinedClassifier).fit(X, y)
 
 
 def test_raw_columns_that_are_left_out():
     for cells in LEFT_OUT.values():
         X, y = with_column(cells)
-        model = make(DNNClassifier, max_iter=1)
+        model = make(skest.DNNClassifier, max_iter=1)
         with pytest.warns(UserWarning, match="Column 'c' .* it is left out. To use it"):
             model.fit(X, y)
         read = {k for c in model.feature_columns_.active for k in c.feature_keys}
@@ -317,7 +311,7 @@ def test_raw_columns_that_are_left_out():
 def test_raw_columns_that_are_taken():
     for cells in TAKEN.values():
         X, y = with_column(cells)
-        model = make(DNNClassifier, max_iter=1).fit(X, y)
+        model = make(skest.DNNClassifier, max_iter=1).fit(X, y)
         unseen = X.assign(c=pd.Series([None] * 60, dtype=object))
         for given in (X, unseen):
             assert np.isfinite(model.predict_proba(given)).all()
@@ -328,7 +322,7 @@ def test_columns_that_nobody_reads_are_told():
     columns = [fc.numeric_column(0)]
     message = "the columns 'city', 'hours' of X; they are dropped. .* remainder='infer'"
     with pytest.warns(UserWarning, match=message) as told:
-        make(DNNClassifier, feature_columns=columns, max_iter=1).fit(X, [0, 1])
+        make(skest.DNNClassifier, feature_columns=columns, max_iter=1).fit(X, [0, 1])
     assert len(told) == 1
 
 
@@ -336,9 +330,9 @@ def test_columns_that_nobody_reads_are_told():
 def test_the_remainder_is_dropped_or_inferred():
     X = pd.DataFrame({"age": [1.0, 2.0], "city": ["a", "b"], "hours": [3.0, 4.0]})
     names = {
-        (DNNClassifier, "drop"): ["age"],
-        (DNNClassifier, "infer"): ["age", "city_indicator", "hours"],
-        (LinearClassifier, "infer"): ["age", "city", "hours"],
+        (skest.DNNClassifier, "drop"): ["age"],
+        (skest.DNNClassifier, "infer"): ["age", "city_indicator", "hours"],
+        (skest.LinearClassifier, "infer"): ["age", "city", "hours"],
     }
     for (estimator, remainder), expected in names.items():
         columns = fc.FeatureColumns([fc.numeric_column(0)], remainder=remainder)
@@ -350,5 +344,7 @@ def test_the_remainder_is_dropped_or_inferred():
         assert transformed.shape[1] == (1 if remainder == "drop" else 4)
     columns = fc.FeatureColumns([fc.numeric_column("x1")], remainder="infer")
     array = X[["age", "hours"]].to_numpy()
-    model = make(DNNClassifier, feature_columns=columns, max_iter=1).fit(array, [0, 1])
+    model = make(skest.DNNClassifier, feature_columns=columns, max_iter=1).fit(
+        array, [0, 1]
+    )
     assert [column.name for column in model.feature_columns_.active] == ["x1", "x0"]

@@ -7,15 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.linear_model import LogisticRegression
 
 from skest import (
     DNNClassifier,
     LinearClassifier,
 )
 from skest import feature_columns as fc
-from skest.canned.sdca import LinearSDCA
-from tests.adapters.conftest import make
 
 WORDS = ["good", "bad", "the"]
 
@@ -60,26 +57,6 @@ def test_weights_are_learned_from(estimator, columns, reviews):
     np.testing.assert_array_equal(model.predict_proba(lists), model.predict_proba(X))
     with pytest.raises(ValueError, match="'count' has no weight .* in row 0"):
         model.predict({"word": [["good"]], "count": [[None]]})
-
-
-def test_dual_ascent_takes_weights(reviews):
-    X, y = reviews
-    rng = np.random.default_rng(1)
-    columns = [weighted(), fc.numeric_column("size"), fc.indicator_column(weighted())]
-    X = X.assign(size=rng.normal(size=len(X)))
-    model = LinearClassifier(
-        feature_columns=fc.FeatureColumns(columns),
-        optimizer=LinearSDCA(l2=20.0),
-        dtype="float64",
-        max_iter=150,
-        n_iter_no_change=np.inf,
-        random_state=0,
-    ).fit(X, y)
-    design = np.column_stack([np.ones(len(X)), model.feature_columns_.transform(X)])
-    other = LogisticRegression(C=0.05, fit_intercept=False, tol=1e-10, max_iter=1000)
-    other.fit(design, y)
-    weights = np.append(model.intercept_, model.coef_)
-    np.testing.assert_allclose(weights, other.coef_[0], atol=1e-5)
 
 
 @pytest.fixture
@@ -127,12 +104,6 @@ def test_a_shared_table_is_learned(clicks):
     copy = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
     np.testing.assert_array_equal(copy.feature_columns_.transform(X), vectors)
-
-
-def test_columns_that_disagree_are_refused(clicks):
-    columns = shared().set_params(seen__dimension=2)
-    with pytest.raises(ValueError, match="differ in 'dimension': 2 and 3"):
-        make(DNNClassifier, feature_columns=columns).fit(*clicks)
 
 
 def test_dual_ascent_refuses_shared_embeddings(clicks):

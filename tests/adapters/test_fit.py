@@ -23,14 +23,12 @@ from sklearn.pipeline import make_pipeline
 
 from skest import (
     DNNClassifier,
-    DNNLinearCombinedClassifier,
     LinearClassifier,
     LinearRegressor,
     RunConfig,
 )
 from skest import feature_columns as fc
 from skest.hooks import Hook
-from tests._models import assert_same_checkpoint
 from tests.adapters.conftest import make
 
 
@@ -104,21 +102,6 @@ def test_fitted_attributes(table, columns):
     names = model.estimator_.get_variable_names()
     assert "inputs.city_embedding_weights" in names
     assert "global_step" in names
-
-
-def test_embeddings_are_transformed_to_learned_vectors(table, columns):
-    X, y = table
-    model = DNNLinearCombinedClassifier(
-        (4,), dnn_feature_columns=columns, max_iter=3, random_state=0
-    ).fit(X, y)
-    matrix = model.dnn_feature_columns_.transform(X)
-    weights = model.estimator_.get_variable_value("dnn.inputs.city_embedding_weights")
-    ids = X["city"].map({"Bern": 0, "Oslo": 1, "Rome": 2}).to_numpy()
-    np.testing.assert_allclose(matrix[:, 1:], weights[ids], rtol=1e-6)
-    before = model.dnn_feature_columns_
-    model.partial_fit(X, y)
-    np.testing.assert_array_equal(before.transform(X), matrix)
-    assert not np.allclose(model.dnn_feature_columns_.transform(X), matrix)
 
 
 def test_learned_vectors_in_pipelines(table, columns):
@@ -524,31 +507,6 @@ def test_a_rare_class_may_be_held_out():
             max_iter=1,
         )
         assert model.fit(X, y).classes_.tolist() == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "dtype"),
-    [({}, "float64"), ({"dropout": 0.3, "batch_norm": True}, "float32")],
-)
-def test_all_ways_of_execution_give_the_same_model(options, dtype):
-    X, y = load_breast_cancer(return_X_y=True)
-
-    def fitted(**settings):
-        model = DNNClassifier(
-            (8,), max_iter=6, batch_size=50, random_state=0, dtype=dtype, **options
-        )
-        model.set_params(early_stopping=False)
-        model.set_params(**settings).fit(X, y)
-        return model.estimator_
-
-    eager = fitted(execution="eager")
-    for settings in [
-        {"execution": "auto"},
-        {"config": RunConfig(execution="graph", log_step_count_steps=None)},
-    ]:
-        other = fitted(**settings)
-        assert other.config.execution == "graph" or "config" not in settings
-        assert_same_checkpoint(other.checkpoint, eager.checkpoint)
 
 
 def test_a_fit_that_holds_no_rows_out_has_no_best_score():

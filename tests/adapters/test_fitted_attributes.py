@@ -4,7 +4,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from skest import (
@@ -12,7 +11,7 @@ from skest import (
     LinearEstimator,
     LinearRegressor,
 )
-from tests.adapters._families import FAMILIES, rows_for, small
+from tests.adapters._families import rows_for, small
 
 N, N_FEATURES = 60, 3
 X = rows_for(LinearRegressor())[0]
@@ -63,21 +62,3 @@ def test_coefficients_of_inferred_columns(cls):
         p = model.predict_proba(frame)[:, 1]
         expected = np.log(p / (1 - p))
     np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["DNNRegressor", "SDCA", "MultiHeadEstimator"])
-def test_curves(name):
-    for early_stopping in (True, False):
-        model = clone(FAMILIES[name]).set_params(early_stopping=early_stopping)
-        X, y, _ = rows_for(model)
-        model.fit(X, y)
-        assert type(model.n_iter_) is type(model.n_steps_) is int
-        assert len(model.loss_curve_) == model.n_iter_ <= model.max_iter
-        assert {type(loss) for loss in model.loss_curve_} == {float}
-        assert model.loss_ == model.loss_curve_[-1]
-        if early_stopping:
-            assert len(model.validation_scores_) == model.n_iter_
-            assert {type(score) for score in model.validation_scores_} == {float}
-            assert model.best_validation_score_ == max(model.validation_scores_)
-        else:
-            assert model.validation_scores_ is model.best_validation_score_ is None

@@ -14,14 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 import skest
 from skest import DNNClassifier, ModelFnClassifier
-from skest.feature_columns import (
-    FeatureColumns,
-    bucketized_column,
-    categorical_column_with_vocabulary_list,
-    embedding_column,
-    numeric_column,
-    piecewise_linear_column,
-)
+from skest import feature_columns as fc
 from tests.adapters._families import FAMILIES, rows_for, small
 
 
@@ -78,12 +71,12 @@ def test_the_summary_of_a_fitted_estimator():
 
 
 def test_columns_before_and_after_fit():
-    city = categorical_column_with_vocabulary_list("city")
-    columns = FeatureColumns(
+    city = fc.categorical_column_with_vocabulary_list("city")
+    columns = fc.FeatureColumns(
         [
-            embedding_column(city, "auto"),
-            piecewise_linear_column(numeric_column("age"), "quantiles:4"),
-            bucketized_column(numeric_column("age"), [20, 40]),
+            fc.embedding_column(city, "auto"),
+            fc.piecewise_linear_column(fc.numeric_column("age"), "quantiles:4"),
+            fc.bucketized_column(fc.numeric_column("age"), [20, 40]),
         ]
     )
     before = columns._repr_html_()

@@ -31,8 +31,7 @@ def all_weights(model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("l2", [0.5, 5.0])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("l2", "weighted"), [(0.5, False), (5.0, True)])
 def test_classifier_is_logistic_regression(table, weight, l2, weighted):
     X, y = table
     sample_weight = weight if weighted else None
@@ -56,14 +55,6 @@ def test_regressor_is_ridge_in_standard_units(table, weight):
     other.fit(design(model, X), (y - mean) / scale, weight)
     predicted = other.predict(design(model, X)) * scale + mean
     np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-7)
-
-
-def test_l1_makes_zeros(table):
-    X, y = table
-    model = LinearClassifier(optimizer=LinearSDCA(l1=8.0), max_iter=60, random_state=0)
-    model.fit(X, y)
-    zeros = (model.coef_ == 0).mean()
-    assert 0.5 < zeros < 1
 
 
 def test_class_weight_and_early_stopping(table):
@@ -111,18 +102,6 @@ def test_warm_start_needs_ids(table):
     model = LinearClassifier(optimizer="sdca", warm_start=True)
     with pytest.raises(ValueError, match=r"warm_start=True .*example_id_column=\.\.\."):
         model.fit(*table)
-
-
-def test_what_it_does_not_take(table, blobs):
-    for name in ("learning_rate", "l1", "l2", "weight_decay"):
-        with pytest.raises(ValueError, match=f"'{name}' has no meaning for LinearSDCA"):
-            LinearClassifier(optimizer="sdca", **{name: 0.5}).fit(*table)
-    with pytest.raises(ValueError, match='needs sparse_combiner="sum"'):
-        LinearClassifier(optimizer="sdca", sparse_combiner="mean").fit(*table)
-    with pytest.raises(ValueError, match="Only binary classification is supported"):
-        LinearClassifier(optimizer="sdca").fit(*blobs)
-    with pytest.raises(ValueError, match="LinearSDCA minimises"):
-        LinearRegressor(loss="huber", optimizer="sdca").fit(*blobs)
 
 
 def test_targets_of_a_regression(blobs):

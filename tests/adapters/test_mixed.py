@@ -271,19 +271,6 @@ def test_a_sampled_softmax_among_several_heads_needs_a_network_of_ones_own(X):
         make(DNNEstimator, head=head).fit(X, y)
 
 
-def test_a_loss_reads_a_column_of_a_table_of_numbers(X):
-    seen = []
-
-    def loss_fn(labels, logits, features):
-        seen.append(features["size"].min().item())
-        return (labels - logits).abs() * (1 + features["size"].abs())
-
-    head = RegressionHead(loss_fn=loss_fn)
-    numbers = X[["size"]].assign(other=1.0)
-    make(DNNEstimator, head=head, max_iter=2).fit(numbers, X["size"])
-    assert min(seen) == -1  # the numbers as they came, not standardised
-
-
 def test_early_stopping_weighs_rows_as_the_head_does(X):
     odd = np.arange(N) % 2 == 1
     table = X.assign(weight=np.where(odd, 1e-6, 1.0))

@@ -284,15 +284,6 @@ def test_partial_fit_and_warm_start_go_on(pairs):
     np.testing.assert_array_equal(warm.predict_proba(X), in_one.predict_proba(X))
 
 
-def test_early_stopping_returns_to_the_best_state(pairs):
-    X, y = pairs
-    model = make(model_fns.classes, early_stopping=True, batch_size=10, max_iter=15)
-    model.fit(X, y, sample_weight=np.ones(len(y)))
-    best = int(np.argmax(model.validation_scores_)) + 1
-    assert model.n_steps_ == best * 9
-    assert model.best_validation_score_ == max(model.validation_scores_)
-
-
 # Features
 
 

@@ -314,16 +314,6 @@ def test_one_held_out_label_is_enough_and_none_is_refused_before_training(X, y):
     assert not steps
 
 
-def test_warm_start_does_not_change_heads(X, y):
-    heads = {"sign": "classification", "price": "regression"}
-    model = multi_head(heads=heads, warm_start=True, max_iter=2).fit(X, y)
-    model.fit(X, y)
-    with pytest.raises(ValueError, match="earlier fit had heads="):
-        model.set_params(heads={"price": "huber"}).fit(X, y)
-    with pytest.raises(ValueError, match="earlier fit had head_weights=None"):
-        model.set_params(heads=heads, head_weights=[1, 2]).fit(X, y)
-
-
 def test_classes_of_partial_fit(X, y):
     heads = {"sign": "classification", "price": "regression"}
     classes = {"sign": ["minus", "plus"]}

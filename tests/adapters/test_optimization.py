@@ -17,7 +17,6 @@ from skest.canned.linear import linear_model_fn
 from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.optimizers import make_optimizer
-from skest.optimizers.schedules import FunctionLR
 from tests.adapters.conftest import make
 
 FEATURES = {"x": np.linspace(-1, 1, 8), "k": np.arange(8) % 3}
@@ -147,18 +146,6 @@ def test_parts_of_a_network_have_their_rules():
         ["linear.bias"],
         ["linear.k_weights", "linear.x_weights"],
     ]
-
-
-def test_a_part_may_have_a_function_and_another_none():
-    def rate(step):
-        return 1 / (1 + step)
-
-    model_fn = partial(KINDS["combined"], dnn_learning_rate=rate)
-    spec = model_fn(FEATURES, LABELS, "train")
-    (scheduler,) = spec.lr_schedulers
-    assert isinstance(scheduler, FunctionLR)
-    assert scheduler.optimizer is spec.optimizers[0]
-    assert train(model_fn).rates == [[1.0, 0.1], [1 / 2, 0.1], [1 / 3, 0.1]]
 
 
 def test_a_scheduler_of_torch_goes_on_after_a_pause(estimator_class, blobs):

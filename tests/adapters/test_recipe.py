@@ -1,18 +1,13 @@
 """What "auto" stands for: the training recipe of networks on tables."""
 
-import pickle
-from functools import partial
-
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.metrics import log_loss
 
 from skest import (
     DNNClassifier,
     DNNRegressor,
-    MultiHeadEstimator,
     export,
 )
 from skest.adapters.skorch import skorch_features, to_skorch
@@ -88,18 +83,6 @@ def test_labels_of_noise_are_trained_on_for_a_short_time():
     assert log_loss(y, model.predict_proba(X)) < 0.73
 
 
-def test_more_columns_than_rows_do_not_make_it_too_sure():
-    rng = np.random.default_rng(0)
-    X, noise = rng.normal(size=(400, 600)), rng.integers(2, size=400)
-    train, test = slice(0, 150), slice(150, None)
-    model = recipe(max_iter=3).fit(X[train], noise[train])
-    assert log_loss(noise[test], model.predict_proba(X[test])) < 0.72
-    y = {"noise": noise, "number": X[:, 0]}
-    several = MultiHeadEstimator((8,), max_iter=3, random_state=0)
-    several.fit(X[train], {name: values[train] for name, values in y.items()})
-    assert log_loss(noise[test], several.predict_proba(X[test])[0]) < 0.72
-
-
 def test_hooks_see_one_training_on_a_part_and_one_on_all(table):
     class Begun(Hook):
         n = 0
@@ -149,13 +132,6 @@ def test_streams_are_learned_at_a_constant_rate(table):
     assert model.auto_params_["learning_rate"] == 0.002
 
 
-def test_a_scheduler_that_is_given_starts_at_the_peak(table):
-    halving = partial(torch.optim.lr_scheduler.StepLR, step_size=100, gamma=0.5)
-    model = recipe(lr_scheduler=halving, max_iter=2).fit(*table)
-    assert model.auto_params_["learning_rate"] == 0.002
-    assert len(model.validation_scores_) == 2
-
-
 def test_settings_that_are_given_are_kept(table):
     model = DNNClassifier((8,), optimizer="adagrad", learning_rate=0.05, max_iter=3)
     model.fit(*table)
@@ -168,29 +144,6 @@ def test_settings_that_are_given_are_kept(table):
         "n_members": 1,
     }
     assert model.n_iter_ == 3
-
-
-def test_export_and_pickle(table, tmp_path):
-    pytest.importorskip("onnxruntime")
-    X, y = table
-    model = recipe(n_members=3, max_iter=2).fit(X, y)
-    expected = model.predict_proba(X)
-    copied = pickle.loads(pickle.dumps(model))
-    np.testing.assert_array_equal(copied.predict_proba(X), expected)
-    found = export.load(model.export(tmp_path)).predict_proba(X)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_members_predict_their_mean_probability():
-    X = np.random.default_rng(0).normal(size=(120, 3))
-    y = X[:, 0] > 0
-    model = DNNClassifier((8,), n_members=4, max_iter=25, random_state=0)
-    model.set_params(early_stopping=False).fit(X, y)
-    network = model.estimator_.get_variable_names()
-    assert "member_scales" in network
-    assert model.estimator_.get_variable_value("logits.weight").shape == (4, 8, 1)
-    assert model.predict_proba(X).shape == (120, 2)
-    assert model.score(X, y) > 0.8
 
 
 def test_members_do_not_go_with_batch_norm():

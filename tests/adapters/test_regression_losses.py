@@ -7,7 +7,6 @@ from sklearn.base import clone
 from sklearn.metrics import mean_absolute_error, mean_pinball_loss
 
 from skest import BaselineRegressor, DNNRegressor
-from skest.heads import LogisticRegressionHead, PoissonRegressionHead
 from tests.adapters.conftest import make
 
 LOSSES = [
@@ -68,18 +67,6 @@ def test_every_loss_is_learned_with(loss, shares):
         assert model.score(X, several) > 0.5
         assert model.evaluate(X, several)["average_loss"] <= model.loss_curve_[0]
         assert model.predict(X).shape == several.shape
-
-
-@pytest.mark.parametrize(
-    ("loss", "head"),
-    [("poisson", PoissonRegressionHead), ("logistic", LogisticRegressionHead)],
-)
-def test_the_heads_of_that_name(loss, head, shares):
-    model = make(DNNRegressor, loss=loss, max_iter=1).fit(*shares)
-    assert type(model._target.head(None)) is head
-    logits = model._predict(shares[0], ["logits"])["logits"][:, 0]
-    link = np.log if loss == "poisson" else lambda p: np.log(p / (1 - p))
-    np.testing.assert_allclose(link(model.predict(shares[0])), logits, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -53,15 +53,6 @@ def test_learns_a_sum():
     assert model.score(X_test, y_test) > 0.9
 
 
-@pytest.mark.parametrize("cell_type", ["simple_rnn", "lstm", "gru"])
-def test_cells_and_layers(cell_type, events):
-    X, y = events
-    model = RNNClassifier((8, 4), cell_type=cell_type, max_iter=2).fit(X, y)
-    shape = model.estimator_.get_variable_value(f"{cell_type}_1.weight_hh_l0").shape
-    assert shape[1] == 4
-    assert model.predict_proba(X).shape == (300, 2)
-
-
 def test_every_form_of_the_table_gives_the_same(fitted, events):
     X, y = events
     expected = fitted.predict_proba(X)

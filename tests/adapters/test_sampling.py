@@ -6,15 +6,7 @@ import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
 
-from skest import (
-    BaselineRegressor,
-    DNNClassifier,
-    DNNLinearCombinedClassifier,
-    DNNRegressor,
-    LinearClassifier,
-    MultiHeadEstimator,
-    RNNClassifier,
-)
+import skest
 from skest.feature_columns import categorical_column_with_vocabulary_list as vocabulary
 from skest.feature_columns import embedding_column, numeric_column
 
@@ -47,15 +39,15 @@ QUANTILES = [
     embedding_column(vocabulary("c"), dimension=2),
 ]
 MODELS = {
-    "float32": DNNClassifier((8,), dtype="float32", optimizer="adam", **TAIL),
-    "dropout": DNNClassifier((8,), dropout=0.5, batch_norm=True, **TAIL),
-    "columns": DNNClassifier((8,), feature_columns=QUANTILES, **TAIL),
-    "combined": DNNLinearCombinedClassifier((8,), **TAIL),
-    "balanced": LinearClassifier(class_weight="balanced", **TAIL),
-    "held out": DNNClassifier((8,), early_stopping=True, **TAIL),
-    "regressor": DNNRegressor((8,), **TAIL),
-    "baseline": BaselineRegressor(loss="poisson", **TAIL),
-    "heads": MultiHeadEstimator((8,), **TAIL),
+    "float32": skest.DNNClassifier((8,), dtype="float32", optimizer="adam", **TAIL),
+    "dropout": skest.DNNClassifier((8,), dropout=0.5, batch_norm=True, **TAIL),
+    "columns": skest.DNNClassifier((8,), feature_columns=QUANTILES, **TAIL),
+    "combined": skest.DNNLinearCombinedClassifier((8,), **TAIL),
+    "balanced": skest.LinearClassifier(class_weight="balanced", **TAIL),
+    "held out": skest.DNNClassifier((8,), early_stopping=True, **TAIL),
+    "regressor": skest.DNNRegressor((8,), **TAIL),
+    "baseline": skest.BaselineRegressor(loss="poisson", **TAIL),
+    "heads": skest.MultiHeadEstimator((8,), **TAIL),
 }
 
 
@@ -74,7 +66,7 @@ def test_an_array_of_numbers_and_one_of_sequences():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 5)).round(1).astype(np.float32)
     y = (X[:, 0] > 0).astype(int)
-    for model in [MODELS["float32"], RNNClassifier(4, **TAIL)]:
+    for model in [MODELS["float32"], skest.RNNClassifier(4, **TAIL)]:
         weighted, repeated = weighted_and_repeated(X, y)
         first, second = (
             model.fit(*weighted).predict_proba(X),
@@ -85,7 +77,7 @@ def test_an_array_of_numbers_and_one_of_sequences():
 
 def test_an_epoch_has_as_many_draws_as_distinct_rows():
     X, y = table(50)
-    model = DNNClassifier((8,), **TAIL)
+    model = skest.DNNClassifier((8,), **TAIL)
     assert model.fit(X, y).n_steps_ == 3 * 4
     twice = pd.concat([X, X]), np.concatenate([y, y])
     assert model.fit(*twice).n_steps_ == 3 * 4
@@ -94,7 +86,7 @@ def test_an_epoch_has_as_many_draws_as_distinct_rows():
 def test_rows_are_drawn_in_proportion():
     X, y = np.zeros((4, 1)), np.array([0.0, 1.0, 2.0, 7.0])
     weight = np.array([1.0, 2.0, 1.0, 0.0])
-    model = BaselineRegressor(
+    model = skest.BaselineRegressor(
         sampling="weighted", random_state=0, max_iter=400, tol=0, optimizer="sgd",
         learning_rate=0.01,
     )  # fmt: skip
@@ -106,10 +98,10 @@ def test_wrong_settings():
     with pytest.raises(
         ValueError, match=r"'sampling' parameter .* must be a str among"
     ):
-        DNNClassifier(sampling="batch").fit(X, y)
+        skest.DNNClassifier(sampling="batch").fit(X, y)
     with pytest.raises(
         ValueError, match="'sample_weight' must not be negative; got -1"
     ):
-        DNNClassifier(sampling="weighted").fit(X, y, np.r_[-1.0, np.ones(19)])
+        skest.DNNClassifier(sampling="weighted").fit(X, y, np.r_[-1.0, np.ones(19)])
     with pytest.raises(ValueError, match="'weighted' has no meaning for LinearSDCA"):
-        LinearClassifier(optimizer="sdca", sampling="weighted").fit(X, y)
+        skest.LinearClassifier(optimizer="sdca", sampling="weighted").fit(X, y)

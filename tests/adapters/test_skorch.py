@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_diabetes
+from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss, roc_auc_score
 from skorch.callbacks import (
     BatchScoring,
@@ -19,20 +19,10 @@ from skorch.callbacks import (
     GradientNormClipping,
     LRScheduler,
     PassthroughScoring,
-    PrintLog,
     TrainEndCheckpoint,
 )
 
-from skest import (
-    BaselineClassifier,
-    DNNClassifier,
-    DNNEstimator,
-    DNNLinearCombinedClassifier,
-    DNNRegressor,
-    Estimator,
-    LinearRegressor,
-    MultiHeadEstimator,
-)
+import skest
 from skest.adapters.skorch import SkorchCallbackHook, skorch_model_fn
 from skest.heads import SampledSoftmaxHead
 from skest.inputs import ArrayDataset
@@ -48,10 +38,9 @@ from tests.adapters._nets import (
 from tests.adapters.conftest import make
 
 CANCER = load_breast_cancer(return_X_y=True)
-DIABETES = load_diabetes(return_X_y=True)
 
 
-def fit(*callbacks, data=IRIS, model=DNNClassifier, verbose=0, **params):
+def fit(*callbacks, data=IRIS, model=skest.DNNClassifier, verbose=0, **params):
     """Return a fitted estimator and its hook."""
     hook = SkorchCallbackHook(callbacks, verbose=verbose)
     given = {"max_iter": 6, "batch_size": 32, "n_iter_no_change": np.inf, **params}
@@ -77,20 +66,6 @@ def test_the_history_has_times_and_losses():
     assert hook.history[-1, "valid_loss_best"] is True
 
 
-@pytest.mark.parametrize(("use_caching", "n_members"), [(True, 3), (False, 1)])
-def test_epoch_scoring_of_training_rows(use_caching, n_members):
-    score = EpochScoring(
-        "accuracy", on_train=True, lower_is_better=False, use_caching=use_caching
-    )
-    model, hook = fit(score, n_members=n_members)
-    if use_caching:  # from the outputs of the steps, while the network changes
-        assert hook.history[-1, "accuracy"] == pytest.approx(
-            model.score(*IRIS), abs=0.05
-        )
-    else:
-        assert hook.history[-1, "accuracy"] == pytest.approx(model.score(*IRIS))
-
-
 def test_scores_of_probabilities():
     def own(net, X, y):
         assert net.classes_.tolist() == [0, 1]
@@ -105,7 +80,7 @@ def test_scores_of_probabilities():
             EpochScoring(None),
         ]
     )
-    model = DNNClassifier((8,), max_iter=3, early_stopping=True, hooks=[hook])
+    model = skest.DNNClassifier((8,), max_iter=3, early_stopping=True, hooks=[hook])
     model.fit(X, y, X_val=X[:200], y_val=y[:200])
     proba = model.predict_proba(X[:200])
     best = hook.history[int(np.argmax(model.validation_scores_))]  # what `fit` returns
@@ -113,23 +88,6 @@ def test_scores_of_probabilities():
     assert best["neg_log_loss"] == pytest.approx(-log_loss(y[:200], proba))
     assert best["valid_loss"] == pytest.approx(log_loss(y[:200], proba))
     assert best["score"] == model.score(X[:200], y[:200])
-
-
-def test_scores_of_a_regression():
-    X, y = DIABETES
-    scores = [EpochScoring("r2"), EpochScoring(None), EpochScoring("neg_max_error")]
-    hook = SkorchCallbackHook(scores)
-    model = DNNRegressor(
-        (8,), max_iter=4, early_stopping=True, hooks=[hook], random_state=0
-    ).fit(X, y, X_val=X, y_val=y)
-    r2 = hook.history[:, "r2"]
-    assert r2 == pytest.approx(model.validation_scores_)
-    assert hook.history[:, "score"] == pytest.approx(r2)
-    # Targets are learned in units of their standard deviation, here as in training.
-    assert hook.history[:, "valid_loss"] == pytest.approx(1 - np.array(r2))
-    assert hook.history[-1, "valid_loss"] == pytest.approx(model.loss_, rel=0.2)
-    worst = np.abs(model.predict(X) - y).max() / y.std()
-    assert -hook.history[-1, "neg_max_error"] == pytest.approx(worst)
 
 
 def test_weights_that_callbacks_restore_stay_beside_early_stopping():
@@ -140,21 +98,6 @@ def test_weights_that_callbacks_restore_stay_beside_early_stopping():
     alone, _ = fit(early_stopping=True, max_iter=1)
     assert_same_variables(model, alone)
     assert model.best_validation_score_ > model.validation_scores_[0]
-
-
-def test_without_a_choice_of_callbacks_fit_restores_its_own_best():
-    model, hook = fit(early_stopping=True)
-    plain = clone(model).set_params(hooks=()).fit(*IRIS)
-    assert not hook.chose_variables
-    assert_same_variables(model, plain)
-
-
-def test_lr_scheduler_after_a_warm_start():
-    schedule = LRScheduler("ExponentialLR", gamma=0.5)
-    model, hook = fit(schedule, optimizer="sgd", warm_start=True, max_iter=2)
-    model.fit(*IRIS)
-    assert hook.history[:, "epoch"] == [1, 2, 3, 4]
-    assert hook.history[:, "event_lr"] == pytest.approx([0.05 / 2**i for i in range(4)])
 
 
 def test_checkpoint_saves_and_loads_the_best(tmp_path):
@@ -169,25 +112,6 @@ def test_checkpoint_saves_and_loads_the_best(tmp_path):
     assert len(hook.history) == 1  # the checkpoint brought its own
     names = ["criterion.pt", "history.json", "optimizer.pt", "params.pt"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
-
-
-def test_gradient_norm_clipping_is_clip_norm():
-    by_callback, _ = fit(GradientNormClipping(0.1))
-    by_parameter = clone(by_callback).set_params(hooks=(), clip_norm=0.1).fit(*IRIS)
-    for name, value in variables(by_callback).items():
-        torch.testing.assert_close(value, variables(by_parameter)[name])
-
-
-@pytest.mark.parametrize("verbose", [0, 1])
-def test_print_log(capsys, verbose):
-    fit(
-        PrintLog(),
-        EarlyStopping("train_loss", patience=1, threshold=9.0),
-        verbose=verbose,
-    )
-    out = capsys.readouterr().out
-    assert ("train_loss" in out) == bool(verbose)
-    assert ("Stopping since train_loss" in out) == bool(verbose)
 
 
 # How the hook behaves
@@ -230,11 +154,6 @@ def test_a_callback_can_stop_anywhere(stop_at):
     assert model.n_iter_ == (0 if stop_at == 1 else 1 if stop_at < 12 else 2)
 
 
-def test_an_epoch_that_max_steps_cuts_short_ends_like_others():
-    _, hook = fit(max_steps=7)
-    assert hook.history[:, "train_batch_count"] == [5, 2]
-
-
 class Nothing(Callback):
     pass
 
@@ -248,13 +167,6 @@ def test_callbacks_change_no_bit(estimator_class):
     if estimator_class.__name__.endswith("Regressor"):
         scored, _ = fit(score, model=estimator_class, max_iter=4, data=IRIS)
         assert_same_variables(plain, scored)
-
-
-def test_dropout_and_validation_do_not_disturb_each_other():
-    params = {"dropout": 0.5, "batch_norm": True, "early_stopping": True}
-    watched, _ = fit(EpochScoring("accuracy", use_caching=False), **params)
-    plain = clone(watched).set_params(hooks=()).fit(*IRIS)
-    assert_same_variables(plain, watched)
 
 
 def test_a_fit_begins_a_history_and_a_warm_start_continues_it():
@@ -284,7 +196,7 @@ def test_weights_of_rows_reach_the_losses():
     X, y = IRIS
     weight = np.where(y == 2, 3.0, 1.0)
     hook = SkorchCallbackHook()
-    model = make(DNNClassifier, max_iter=2, early_stopping=True, hooks=[hook])
+    model = make(skest.DNNClassifier, max_iter=2, early_stopping=True, hooks=[hook])
     model.fit(X, y, weight, X_val=X, y_val=y, sample_weight_val=weight)
     best = int(np.argmax(model.validation_scores_))  # what `fit` returns
     expected = log_loss(y, model.predict_proba(X), sample_weight=weight)
@@ -301,7 +213,7 @@ def test_two_optimizers(tmp_path):
     fit(
         Look(),
         TrainEndCheckpoint(dirname=tmp_path, f_optimizer2="second.pt"),
-        model=DNNLinearCombinedClassifier,
+        model=skest.DNNLinearCombinedClassifier,
     )
     assert seen == ["Adagrad", "Ftrl"]
     assert (tmp_path / "train_end_second.pt").exists()
@@ -319,7 +231,7 @@ def test_gradients_of_row_tables_are_clipped_and_named(table):
 
     X, y = table
     X = X.assign(code=[f"code {i}" for i in range(len(X))])
-    model = make(DNNLinearCombinedClassifier, max_steps=3, batch_size=50)
+    model = make(skest.DNNLinearCombinedClassifier, max_steps=3, batch_size=50)
     model.set_params(hooks=[SkorchCallbackHook([GradientNormClipping(0.1), Look()])])
     model.fit(X, y)
     by_parameter = clone(model).set_params(hooks=(), clip_norm=0.1).fit(X, y)
@@ -333,10 +245,14 @@ def test_gradients_of_row_tables_are_clipped_and_named(table):
 @pytest.mark.parametrize(
     "model, y, scores",
     [
-        (MultiHeadEstimator(), {"a": IRIS[1], "b": IRIS[0][:, 0]}, []),
-        (LinearRegressor(optimizer="sdca"), IRIS[1] * 1.0, ["r2"]),
-        (BaselineClassifier(), IRIS[1], ["accuracy"]),
-        (DNNEstimator(SampledSoftmaxHead(3, num_sampled=2)), IRIS[1], ["accuracy"]),
+        (skest.MultiHeadEstimator(), {"a": IRIS[1], "b": IRIS[0][:, 0]}, []),
+        (skest.LinearRegressor(optimizer="sdca"), IRIS[1] * 1.0, ["r2"]),
+        (skest.BaselineClassifier(), IRIS[1], ["accuracy"]),
+        (
+            skest.DNNEstimator(SampledSoftmaxHead(3, num_sampled=2)),
+            IRIS[1],
+            ["accuracy"],
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -368,7 +284,7 @@ def test_training_and_history_are_those_of_skorch():
     X, y = IRIS_32
     net = small_net(max_epochs=12, callbacks=callbacks()).fit(X, y)
     hook = SkorchCallbackHook(callbacks("module."), verbose=0)
-    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator = skest.Estimator(skorch_model_fn(small_net()))
     estimator.train(table_fn(num_epochs=12), hooks=[hook])
     for name, value in net.module_.state_dict().items():
         torch.testing.assert_close(variables(estimator)[f"module.{name}"], value)
@@ -388,7 +304,7 @@ def test_validation_rows_of_a_model_function():
     hook = SkorchCallbackHook(
         [EpochScoring("accuracy", use_caching=False)], validation=validation
     )
-    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator = skest.Estimator(skorch_model_fn(small_net()))
     estimator.train(table_fn(num_epochs=3), hooks=[hook])
     results = estimator.evaluate(lambda: ArrayDataset(X[::3], y[::3], batch_size=50))
     assert hook.history[-1, "valid_loss"] == pytest.approx(results["loss"], rel=1e-5)
@@ -403,14 +319,14 @@ def test_a_stream_is_one_epoch_without_datasets():
 
     X, y = IRIS_32
     hook = SkorchCallbackHook([Look(), EpochScoring("accuracy", on_train=True)])
-    estimator = Estimator(skorch_model_fn(small_net()))
+    estimator = skest.Estimator(skorch_model_fn(small_net()))
     estimator.train(lambda: iter([(X, y)] * 3), hooks=[hook])
     assert hook.history[:, "train_batch_count"] == [3]
     assert "accuracy" not in hook.history[0]
 
 
 def test_the_hook_is_for_training():
-    estimator = Estimator(skorch_model_fn(small_net())).train(table_fn())
+    estimator = skest.Estimator(skorch_model_fn(small_net())).train(table_fn())
     with pytest.raises(ValueError, match="for training; got a run of mode 'eval'"):
         estimator.evaluate(table_fn(), hooks=[SkorchCallbackHook()])
     with pytest.raises(RuntimeError, match="before its 'begin'"):

@@ -16,18 +16,7 @@ from skorch import (
 )
 from torch import nn
 
-from skest import (
-    DNNClassifier,
-    DNNLinearCombinedClassifier,
-    DNNLinearCombinedRegressor,
-    DNNRegressor,
-    Estimator,
-    LinearClassifier,
-    ModelFnClassifier,
-    ModelFnRegressor,
-    MultiHeadEstimator,
-    RunConfig,
-)
+import skest
 from skest.adapters.skorch import (
     from_skorch,
     skorch_features,
@@ -39,7 +28,6 @@ from tests.adapters import _model_fns as model_fns
 from tests.adapters._nets import (
     IRIS,
     IRIS_32,
-    assert_same_variables,
     predictions,
     small_net,
     table_fn,
@@ -49,33 +37,6 @@ from tests.adapters.conftest import make
 
 CANCER = load_breast_cancer(return_X_y=True)
 DIABETES = load_diabetes(return_X_y=True)
-
-
-def test_a_net_as_model_function():
-    net = NeuralNetClassifier(
-        nn.Linear,
-        module__in_features=4,
-        module__out_features=3,
-        criterion=nn.CrossEntropyLoss,
-        criterion__weight=torch.tensor([1.0, 2.0, 3.0]),
-        optimizer=torch.optim.SGD,
-        optimizer__momentum=0.9,
-        callbacks__print_log=None,
-        device="cpu",
-        lr=0.1,
-    )
-    config = RunConfig(random_seed=0)
-    estimator = Estimator(skorch_model_fn(net), config=config)
-    estimator.train(table_fn(num_epochs=20))
-    names = estimator.get_variable_names()
-    assert {"module.weight", "module.bias", "criterion.weight"} <= set(names)
-    accuracy = (predictions(estimator, "class_ids")[:, 0] == IRIS[1]).mean()
-    assert accuracy > 0.9
-    assert predictions(estimator, "probabilities").sum(1) == pytest.approx(1)
-    again = Estimator(skorch_model_fn(net), config=config).train(
-        table_fn(num_epochs=20)
-    )
-    assert_same_variables(estimator, again)
 
 
 class Perceptron(nn.Module):
@@ -98,7 +59,7 @@ def test_a_net_as_classifier_in_a_grid_search():
     X, y = CANCER
     y = np.array(["malignant", "benign"])[y]
     net = perceptron(NeuralNetClassifier, 30, 2, criterion=nn.CrossEntropyLoss)
-    model = make(ModelFnClassifier, model_fn=skorch_model_fn(net), max_iter=8)
+    model = make(skest.ModelFnClassifier, model_fn=skorch_model_fn(net), max_iter=8)
     grid = {"params__lr": [1e-5, 0.02], "params__module__num_units": [2, 8]}
     search = GridSearchCV(model, grid, cv=3)
     pipe = make_pipeline(StandardScaler(), search).fit(X, y)
@@ -114,7 +75,7 @@ def test_a_net_as_classifier_in_a_grid_search():
 def test_a_net_as_regressor():
     X, y = DIABETES
     model_fn = skorch_model_fn(perceptron(NeuralNetRegressor, 10, 1, lr=0.3))
-    model = make(ModelFnRegressor, model_fn=model_fn, max_iter=30)
+    model = make(skest.ModelFnRegressor, model_fn=model_fn, max_iter=30)
     assert model.fit(X, y[:, None]).score(X, y[:, None]) > 0.4
     with pytest.raises(ValueError, match=r"got labels of shape \(200,\).*reshape"):
         model.fit(X, y)
@@ -184,7 +145,7 @@ def test_from_skorch_and_on(name):
     net, y = NETS[name]
     X = IRIS_32[0]
     net = clone(net).set_params(train_split=None, max_epochs=3, batch_size=32).fit(X, y)
-    estimator = from_skorch(net, config=RunConfig(random_seed=0))
+    estimator = from_skorch(net, config=skest.RunConfig(random_seed=0))
     if name in ("classes", "softmax", "two classes"):
         np.testing.assert_array_equal(
             predictions(estimator, "probabilities"), net.predict_proba(X)
@@ -214,12 +175,12 @@ TWO_NUMBERS = (DIABETES[0], np.c_[DIABETES[1], -DIABETES[1]])
 @pytest.mark.parametrize(
     "model, data",
     [
-        (DNNClassifier((8,), dropout=0.5, batch_norm=True), IRIS),
-        (LinearClassifier(dtype="float32"), CANCER),
-        (DNNLinearCombinedClassifier((8,)), IRIS),
-        (DNNRegressor((8,), dtype="float32"), TWO_NUMBERS),
-        (DNNRegressor((8,), loss="poisson"), DIABETES),
-        (DNNLinearCombinedRegressor((8,)), DIABETES),
+        (skest.DNNClassifier((8,), dropout=0.5, batch_norm=True), IRIS),
+        (skest.LinearClassifier(dtype="float32"), CANCER),
+        (skest.DNNLinearCombinedClassifier((8,)), IRIS),
+        (skest.DNNRegressor((8,), dtype="float32"), TWO_NUMBERS),
+        (skest.DNNRegressor((8,), loss="poisson"), DIABETES),
+        (skest.DNNLinearCombinedRegressor((8,)), DIABETES),
     ],
 )
 def test_to_skorch(model, data):
@@ -242,7 +203,8 @@ def test_to_skorch(model, data):
 
 
 @pytest.mark.parametrize(
-    "model, data, n_members", [(DNNClassifier, CANCER, 1), (DNNRegressor, DIABETES, 3)]
+    "model, data, n_members",
+    [(skest.DNNClassifier, CANCER, 1), (skest.DNNRegressor, DIABETES, 3)],
 )
 def test_a_net_of_skest_can_be_trained_on(model, data, n_members):
     X, y = data
@@ -256,17 +218,10 @@ def test_a_net_of_skest_can_be_trained_on(model, data, n_members):
     assert net.score(features, y) > model.score(X, y)
 
 
-def test_to_skorch_goes_by_the_parameters_of_fit():
-    model = make(DNNClassifier).fit(*IRIS).set_params(hidden_units=(3, 3))
-    net = to_skorch(model, verbose=0)
-    features = skorch_features(model, IRIS[0])
-    np.testing.assert_array_equal(net.predict(features), model.predict(IRIS[0]))
-
-
 def test_to_skorch_refuses_what_has_no_counterpart():
     X, y = IRIS
-    labels = make(DNNClassifier, max_iter=1).fit(X, np.eye(3, dtype=int)[y])
-    heads = make(MultiHeadEstimator, max_iter=1).fit(X, {"a": y, "b": X[:, 0]})
+    labels = make(skest.DNNClassifier, max_iter=1).fit(X, np.eye(3, dtype=int)[y])
+    heads = make(skest.MultiHeadEstimator, max_iter=1).fit(X, {"a": y, "b": X[:, 0]})
     for model in (labels, heads):
         name = type(model).__name__
         with pytest.raises(ValueError, match=f"this {name} was fitted to another kind"):
@@ -274,17 +229,9 @@ def test_to_skorch_refuses_what_has_no_counterpart():
     with pytest.raises(TypeError, match="scikit-learn estimators; got Linear"):
         to_skorch(nn.Linear(1, 1))
     with pytest.raises(NotFittedError, match="not fitted yet"):
-        skorch_features(DNNClassifier(), X)
-    own = make(ModelFnClassifier, model_fn=model_fns.with_head, max_iter=1).fit(X, y)
+        skorch_features(skest.DNNClassifier(), X)
+    own = make(skest.ModelFnClassifier, model_fn=model_fns.with_head, max_iter=1).fit(
+        X, y
+    )
     with pytest.raises(ValueError, match="ModelFnClassifier is built by 'model_fn'"):
         to_skorch(own)
-
-
-def test_there_and_back():
-    X, y = IRIS
-    model = make(DNNClassifier).fit(X, y)
-    estimator = from_skorch(to_skorch(model, verbose=0))
-    features = skorch_features(model, X)
-    np.testing.assert_array_equal(
-        predictions(estimator, "probabilities", features), model.predict_proba(X)
-    )

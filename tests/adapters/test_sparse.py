@@ -9,12 +9,7 @@ import pytest
 import scipy.sparse
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skest import (
-    DNNClassifier,
-    DNNLinearCombinedClassifier,
-    LinearClassifier,
-    RNNClassifier,
-)
+import skest
 
 N_FEATURES = 50_000
 ONCE = {"batch_size": 20, "max_iter": 20, "early_stopping": False}
@@ -53,9 +48,9 @@ def no_dense_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        LinearClassifier(max_iter=30, random_state=0),
-        DNNClassifier((16,), **ONCE, random_state=0),
-        DNNLinearCombinedClassifier((16,), **ONCE, random_state=0),
+        skest.LinearClassifier(max_iter=30, random_state=0),
+        skest.DNNClassifier((16,), **ONCE, random_state=0),
+        skest.DNNLinearCombinedClassifier((16,), **ONCE, random_state=0),
     ],
     ids=lambda model: type(model).__name__,
 )
@@ -72,7 +67,7 @@ def test_learns(model: Any, table: Any) -> None:
 def test_sparse_and_dense_rows_have_the_same_predictions(table: Any) -> None:
     X, y = table
     narrow = scipy.sparse.csr_array(X[:, :20])
-    model = LinearClassifier(max_iter=5, random_state=0).fit(narrow, y)
+    model = skest.LinearClassifier(max_iter=5, random_state=0).fit(narrow, y)
     dense = np.zeros(narrow.shape)
     dense[narrow.nonzero()] = narrow.tocoo().data
     assert_allclose(model.predict_proba(dense), model.predict_proba(narrow))
@@ -83,7 +78,7 @@ def test_beside_other_columns(table: Any, rng: np.random.Generator) -> None:
     group = rng.choice(["a", "b"], size=300)
     features = {"words": X, "group": group, "age": rng.normal(size=300)}
     labels = y ^ (group == "a")
-    model = DNNLinearCombinedClassifier((16,), **ONCE, random_state=0)
+    model = skest.DNNLinearCombinedClassifier((16,), **ONCE, random_state=0)
     assert model.fit(features, labels).score(features, labels) > 0.8
     names = [column.name for column in model.dnn_feature_columns_.active]
     assert names == ["words_embedding", "group_indicator", "age", "age_ple"]
@@ -91,7 +86,7 @@ def test_beside_other_columns(table: Any, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [RNNClassifier(4), LinearClassifier(optimizer="sdca")],
+    [skest.RNNClassifier(4), skest.LinearClassifier(optimizer="sdca")],
     ids=["RNN", "SDCA"],
 )
 def test_estimators_that_refuse_it(model: Any, table: Any) -> None:
@@ -103,13 +98,13 @@ def test_estimators_that_refuse_it(model: Any, table: Any) -> None:
 
 def test_sdca_refuses_it_as_one_of_several_columns(table: Any) -> None:
     X, y = table
-    model = LinearClassifier(optimizer="sdca")
+    model = skest.LinearClassifier(optimizer="sdca")
     with pytest.raises(ValueError, match="LinearSDCA cannot learn the sparse matrix"):
         model.fit({"words": X}, y)
 
 
 def test_a_model_of_dense_rows_says_so(table: Any) -> None:
     X, y = table
-    model = LinearClassifier(max_iter=2, random_state=0).fit(np.eye(300), y)
+    model = skest.LinearClassifier(max_iter=2, random_state=0).fit(np.eye(300), y)
     with pytest.raises(TypeError, match="'x' is a sparse matrix, .* Use .toarray"):
         model.predict(scipy.sparse.csr_array(X[:, :300]))

@@ -11,21 +11,16 @@ from skest import (
     DNNClassifier,
     LinearClassifier,
 )
-from skest.feature_columns import (
-    FeatureColumns,
-    categorical_column_with_vocabulary_list,
-    indicator_column,
-    numeric_column,
-)
+from skest import feature_columns as fc
 from skest.inputs import ArrayDataset, parquet_input_fn
 from tests.adapters._families import FAMILIES, rows_for
 from tests.adapters.conftest import make
 
-CITY = categorical_column_with_vocabulary_list("city", ["Rome", "Oslo", "Bern"])
+CITY = fc.categorical_column_with_vocabulary_list("city", ["Rome", "Oslo", "Bern"])
 
 
 def columns(**options):
-    return [numeric_column("age", **options), indicator_column(CITY)]
+    return [fc.numeric_column("age", **options), fc.indicator_column(CITY)]
 
 
 def stream(X, y, batch_size=20):
@@ -101,7 +96,7 @@ def test_files(tmp_path, table):
 
 def test_fitted_columns_keep_what_they_have_learned(table):
     X, y = table
-    given = FeatureColumns(columns(normalizer="standard")).fit(X)
+    given = fc.FeatureColumns(columns(normalizer="standard")).fit(X)
     model = make(DNNClassifier, feature_columns=given).train(stream(X, y))
     want, got = given.transform(X), model.feature_columns_.transform(X)
     np.testing.assert_array_equal(want, got)
@@ -130,7 +125,7 @@ def test_columns_that_would_learn_are_refused(table):
     with pytest.raises(ValueError, match="'feature_columns' is None, and train cannot"):
         make(DNNClassifier).train(stream(*table))
     open_columns = columns(normalizer="standard")
-    for given in (open_columns, FeatureColumns(open_columns)):
+    for given in (open_columns, fc.FeatureColumns(open_columns)):
         with pytest.raises(
             ValueError, match=r"learn from all rows.*: 'age'\. Say what"
         ):
@@ -191,6 +186,6 @@ def test_only_a_batch_is_in_memory():
         def after_step(self, run, loss):
             assert len(seen) <= run.global_step + 1
 
-    model = make(LinearClassifier, feature_columns=[numeric_column("x")])
+    model = make(LinearClassifier, feature_columns=[fc.numeric_column("x")])
     model.set_params(hooks=[Watching()]).train(input_fn)
     assert model.n_steps_ == 100

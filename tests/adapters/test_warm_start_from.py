@@ -18,27 +18,12 @@ from skest import (
     DNNRegressor,
     LinearClassifier,
     LinearRegressor,
-    ModelFnRegressor,
     RNNClassifier,
-    RunConfig,
     VocabInfo,
     WarmStartSettings,
 )
+from skest import feature_columns as fc
 from skest.exceptions import CheckpointMismatchError, NotFittedError
-from skest.feature_columns import (
-    DenseFeatures,
-    bucketized_column,
-    categorical_column_with_hash_bucket,
-    categorical_column_with_vocabulary_list,
-    crossed_column,
-    embedding_column,
-    indicator_column,
-    numeric_column,
-    piecewise_linear_column,
-    shared_embeddings,
-)
-from skest.networks import DNN
-from skest.optimizers import make_optimizer
 from tests.adapters.conftest import tf_settings
 
 OLD, NEW = "abcdef", "fedxbyc"
@@ -56,7 +41,7 @@ def table(values, n=60, seed=0):
 
 
 def words_column(**options):
-    return categorical_column_with_vocabulary_list("w", **options)
+    return fc.categorical_column_with_vocabulary_list("w", **options)
 
 
 def labels(y, names=("lo", "mid", "hi")):
@@ -123,18 +108,18 @@ def test_what_source_and_new_data_know_is_predicted_as_by_the_source(model):
 
 COPIED = {
     "hashed": (
-        categorical_column_with_hash_bucket("w", 7),
-        categorical_column_with_hash_bucket("w", 8),
+        fc.categorical_column_with_hash_bucket("w", 7),
+        fc.categorical_column_with_hash_bucket("w", 8),
         "w_weights",
     ),
     "crossed": (
-        crossed_column(["w", "i"], 7),
-        crossed_column(["w", "i"], 9),
+        fc.crossed_column(["w", "i"], 7),
+        fc.crossed_column(["w", "i"], 9),
         "i_X_w_weights",
     ),
     "bucketized": (
-        bucketized_column(numeric_column("x"), [0.0]),
-        bucketized_column(numeric_column("x"), [-1.0, 1.0]),
+        fc.bucketized_column(fc.numeric_column("x"), [0.0]),
+        fc.bucketized_column(fc.numeric_column("x"), [-1.0, 1.0]),
         "x_bucketized_weights",
     ),
 }
@@ -154,8 +139,8 @@ def test_buckets_are_copied_if_they_mean_the_same(column, other, name):
 
 @pytest.mark.parametrize(("hidden_units", "n_members"), [((), 1), ((4,), 3)])
 def test_inputs_of_a_network_are_found_by_column_and_value(hidden_units, n_members):
-    before = [indicator_column(words_column()), numeric_column("x")]
-    after = [numeric_column("i"), *before]
+    before = [fc.indicator_column(words_column()), fc.numeric_column("x")]
+    after = [fc.numeric_column("i"), *before]
     options = {"hidden_units": hidden_units, "optimizer": "sgd"}
     options["n_members"] = n_members
     old = fitted(DNNRegressor, feature_columns=before, **options)
@@ -177,9 +162,9 @@ def test_shared_embeddings_and_names_with_dots():
         X, y = table(values)
         return X.assign(**{"v.1": X["w"].to_numpy()[::-1]}), y
 
-    columns = shared_embeddings(
+    columns = fc.shared_embeddings(
         [
-            categorical_column_with_vocabulary_list(key, list(vocabulary))
+            fc.categorical_column_with_vocabulary_list(key, list(vocabulary))
             for key, vocabulary in (("w", OLD), ("v.1", OLD))
         ],
         2,
@@ -234,16 +219,6 @@ def test_classes_are_found_by_name():
     )
 
 
-def test_two_other_classes_have_another_logit():
-    two = partial(labels, names=("no", "no", "yes"))
-    other = partial(labels, names=("bad", "bad", "good"))
-    old = fitted(DNNClassifier, target=two, hidden_units=4)
-    new = warm(DNNClassifier, old, OLD, target=other, hidden_units=4)
-    assert set(new.warm_start_report_.not_warm_started) == {
-        *("logits.weight", "logits.bias")
-    }
-
-
 def test_numbers_keep_the_scale_of_the_source():
     X, y = table(OLD)
     old = LinearRegressor(random_state=0).fit(X, 1000 * y + 5000)
@@ -258,12 +233,12 @@ def test_numbers_keep_the_scale_of_the_source():
 
 
 NUMBERS = {
-    "numeric": numeric_column("x", normalizer="standard"),
-    "indicator": indicator_column(
-        bucketized_column(numeric_column("x"), "quantiles:4")
+    "numeric": fc.numeric_column("x", normalizer="standard"),
+    "indicator": fc.indicator_column(
+        fc.bucketized_column(fc.numeric_column("x"), "quantiles:4")
     ),
-    "piecewise": piecewise_linear_column(numeric_column("x"), "distinct:4"),
-    "code": piecewise_linear_column(numeric_column("x"), "quantiles:4", None),
+    "piecewise": fc.piecewise_linear_column(fc.numeric_column("x"), "distinct:4"),
+    "code": fc.piecewise_linear_column(fc.numeric_column("x"), "quantiles:4", None),
 }
 
 
@@ -278,8 +253,8 @@ NUMBERS = {
 @pytest.mark.parametrize("model", [LinearRegressor, DNNRegressor])
 def test_rows_of_a_table_follow_their_edges(model, encoding, sources):
     def given(edges):
-        column = piecewise_linear_column(numeric_column("x"), edges, 2, encoding)
-        return {"feature_columns": [numeric_column("x"), column]}
+        column = fc.piecewise_linear_column(fc.numeric_column("x"), edges, 2, encoding)
+        return {"feature_columns": [fc.numeric_column("x"), column]}
 
     old = fitted(model, **given([-1, 0, 1, 1.5]))
     new = warm(model, old, **given([-1, 0, 0.5, 1, 1.5]))
@@ -318,17 +293,6 @@ def test_columns_that_find_gaps_elsewhere_learn_anew():
 # Other sources
 
 
-def test_from_a_directory(tmp_path):
-    old = fitted(LinearRegressor, config=RunConfig(model_dir=tmp_path))
-    for source in (old.model_dir_, str(old.model_dir_), old.estimator_):
-        new = warm(LinearRegressor, source, OLD)
-        np.testing.assert_allclose(
-            value(new, "w_weights"), value(old, "w_weights"), atol=1e-4
-        )
-    version = old.estimator_.export(tmp_path / "export", format="checkpoint")
-    assert not warm(LinearRegressor, version, OLD).warm_start_report_.not_warm_started
-
-
 def test_settings_of_the_user_come_first():
     old = fitted(LinearRegressor)
     info = VocabInfo(sorted(NEW), -1, 0, [], -1, torch.nn.init.ones_)
@@ -349,34 +313,12 @@ def test_a_linear_model_becomes_the_wide_part():
         DNNLinearCombinedRegressor,
         settings,
         linear_feature_columns=columns,
-        dnn_feature_columns=[numeric_column("x")],
+        dnn_feature_columns=[fc.numeric_column("x")],
     )
     assert new.warm_start_report_.warm_started == ["linear.bias", "linear.w_weights"]
     assert row(
         new, "linear.w_weights", "b", "linear_feature_columns_"
     ) == pytest.approx(row(old, "w_weights", "b"), abs=1e-4)
-
-
-def user_model(features, labels, mode, params):
-    network = DNN(DenseFeatures(params["feature_columns"]), (4,), 1)
-    return params["head"].create_estimator_spec(
-        features,
-        mode,
-        network,
-        labels=labels,
-        optimizer=make_optimizer("adam", network.parameters(), TINY),
-    )
-
-
-def test_embeddings_of_a_model_function():
-    parameters = {
-        "model_fn": user_model,
-        "feature_columns": [embedding_column(words_column(), 2)],
-    }
-    old = fitted(ModelFnRegressor, **parameters)
-    new = warm(ModelFnRegressor, old, **parameters)
-    name = "inputs.w_embedding_weights"
-    np.testing.assert_allclose(row(new, name, "e"), row(old, name, "e"), atol=1e-4)
 
 
 # Refusals

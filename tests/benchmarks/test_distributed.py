@@ -3,19 +3,10 @@ import json
 
 import pytest
 
-from benchmarks import distributed, locking_cost
+from benchmarks import distributed
 from benchmarks.measure import Settings
 
 TINY = Settings("tiny")
-
-
-def test_cost_of_reads_that_wait():
-    slower_and_slower = [90.0, 98.0, 94.0, 82.0]  # 86 to 96
-    assert locking_cost.cost_in_percent(slower_and_slower) == pytest.approx(100 / 9.6)
-    disturbed = [90.0, 100.0, 100.0, 90.0, 1.0, 100.0, 100.0, 1.0]
-    disturbed += [95.0, 100.0, 100.0, 95.0]
-    assert locking_cost.cost_in_percent(disturbed) == pytest.approx(10)
-    assert locking_cost.cost_in_percent([101.0, 100.0, 100.0, 101.0]) < 0
 
 
 COSTS = {

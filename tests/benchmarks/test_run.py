@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from benchmarks import gpu, report
-from benchmarks.contenders import in_their_own
 from benchmarks.measure import (
-    CLOCKS,
     Absent,
     Case,
     Reported,
@@ -103,28 +101,6 @@ def test_contenders_take_turns_and_warm_up():
     assert result["values"]["elsewhere"] == [20.0, 20.0]
     assert list(result["values"]) == ["first", "elsewhere"]
     assert result["notes"] == {"absent": "no such model", "elsewhere": "alone"}
-
-
-@pytest.mark.parametrize(
-    ("size", "calls", "n_made"), [("full", 1, 5), ("full", 7, 7), ("quick", 1, 1)]
-)
-def test_a_measurement_lasts_two_seconds(monkeypatch, size, calls, n_made):
-    made = []
-    monkeypatch.setitem(CLOCKS, "wall", lambda: 0.4 * len(made))
-    seconds = Timed(lambda: made.append(1), calls=calls).measure(Settings(size))
-    assert len(made) == n_made
-    assert seconds == pytest.approx(0.4)
-
-
-def test_peers_that_cannot_be_installed_are_left_out(monkeypatch):
-    def fail(environment):
-        raise RuntimeError("pip failed:\nno network")
-
-    monkeypatch.setattr(in_their_own.peers.Environment, "interpreter", fail)
-    found, missing = in_their_own.available()
-    assert not found
-    assert set(missing.values()) == {"no network"}
-    assert in_their_own.working(TINY, "dense", {}) == {}
 
 
 def make_result(more_is_better=True, busy=False):

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from benchmarks import peers, serve, serve_models
-from skest import export
+from benchmarks import peers, serve
 
 pytest.importorskip("onnxruntime")
 
@@ -27,11 +26,3 @@ def test_the_benchmark_runs(capsys, monkeypatch, tmp_path):
     text = page.read_text()
     assert text.startswith("Before.") and text.endswith("Behind.\n")
     assert printed.out.strip() in text and "former" not in text
-
-
-def test_the_model_takes_raw_values(tmp_path):
-    model = serve_models.of_skest()
-    model.export(tmp_path)
-    loaded = export.load(tmp_path)
-    assert loaded.run(serve_models.columns(3))["scores"].shape == (3, 2)
-    assert len(loaded.manifest["features"]) == 25

@@ -4,7 +4,6 @@ import time
 
 import pytest
 
-from benchmarks.measure import Case, Reported, Settings, Suite, Timed, measured
 from benchmarks.turns import seconds_in_turns
 
 
@@ -39,26 +38,3 @@ def test_an_error_ends_the_measurement(capfd, no_process_left):
     with pytest.raises(RuntimeError, match="'broken' ended with the error above"):
         seconds_in_turns({"long": spend(60), "broken": broken}, 0.0)
     assert "OSError: broken" in capfd.readouterr().err
-
-
-def test_only_work_of_one_thread_in_one_process_is_measured_in_turns(monkeypatch):
-    seen = []
-
-    def in_turns(works, least_seconds):
-        seen.append([*works])
-        return dict.fromkeys(works, 1.0)
-
-    monkeypatch.setattr("benchmarks.measure.seconds_in_turns", in_turns)
-    contenders = {
-        "own": Timed(lambda: None),
-        "threads": Timed(lambda: None, n_threads=2),
-        "compiler": Timed(lambda: None, starts_processes=True),
-        "other": Reported(lambda: {"wall": 3.0}),
-    }
-    case = Case("case", contenders, in_turns=True, n_rounds=2)
-    suite = Suite("suite", "", "", "s", False, lambda settings: [case])
-    (found,) = measured(suite, Settings(size="tiny"))["cases"]
-    assert seen == 2 * [["own"]]
-    assert found["values"]["own"] == [1.0, 1.0]
-    assert found["values"]["other"] == [3.0, 3.0]
-    assert max(found["values"]["threads"] + found["values"]["compiler"]) < 1

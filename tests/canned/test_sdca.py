@@ -10,7 +10,7 @@ import torch
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.canned.linear import linear_model_fn
-from skest.canned.sdca import LinearSDCA, as_sdca
+from skest.canned.sdca import LinearSDCA
 from skest.heads import (
     BinaryClassHead,
     LogisticRegressionHead,
@@ -177,12 +177,6 @@ def test_wrong_settings():
     ]:
         with pytest.raises(error, match=match):
             LinearSDCA(**arguments)
-
-
-def test_by_name():
-    assert as_sdca("sdca") == as_sdca("SDCA") == LinearSDCA()
-    assert as_sdca("adam") is None
-    assert as_sdca(torch.optim.Adam) is None
 
 
 def test_models_that_it_cannot_train():

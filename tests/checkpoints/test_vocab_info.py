@@ -9,24 +9,6 @@ from hypothesis import strategies as st
 from skest import VocabInfo
 
 
-def test_sources():
-    for options, n_new, n_old, expected in [
-        ({}, 3, 3, [2, -1, 0]),
-        ({"new_vocab_size": 2}, 2, 3, [2, -1]),
-        ({"old_vocab_size": 2}, 3, 3, [-1, -1, 0]),
-        ({"num_oov_buckets": 2}, 5, 5, [2, -1, 0, 3, 4]),
-        ({"num_oov_buckets": 2}, 5, 4, [2, -1, 0, -1, -1]),
-        ({"num_oov_buckets": 1, "old_vocab_size": 2}, 4, 3, [-1, -1, 0, 2]),
-    ]:
-        arguments = {"new_vocab_size": -1, "num_oov_buckets": 0, **options}
-        info = VocabInfo(
-            new_vocab=["cow", "dog", "ant"],
-            old_vocab=["ant", "bee", "cow"],
-            **arguments,
-        )
-        np.testing.assert_array_equal(info.sources(n_new, n_old), expected)
-
-
 def test_files_tuples_arrays_and_ranges(tmp_path):
     path = tmp_path / "old.txt"
     path.write_text("ant\r\nbee\n")
@@ -74,9 +56,7 @@ def test_wrong_arguments():
             TypeError,
             "'old_vocab' .* sequence of entries; got set",
         ),
-        ({"new_vocab_size": 1.5}, TypeError, "'new_vocab_size' of a VocabInfo"),
         ({"old_vocab_size": -2}, ValueError, "'old_vocab_size' of a VocabInfo"),
-        ({"num_oov_buckets": -1}, ValueError, "'num_oov_buckets' of a VocabInfo"),
         ({"axis": -1}, ValueError, "'axis' of a VocabInfo"),
         ({"backup_initializer": "ones"}, TypeError, "function of a tensor or None"),
     ]:

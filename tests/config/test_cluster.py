@@ -54,14 +54,9 @@ def test_wrong_clusters_are_refused():
     for jobs, error, message in [
         ([], TypeError, "must be a mapping of jobs to lists of addresses.*got list"),
         ({"chief": "c0:1"}, TypeError, "'chief' of a cluster must be a list .*'c0:1'"),
-        ({"chief": {"0": "c0:1"}}, TypeError, "'chief' of a cluster must be a list"),
         ({"chief": [1]}, TypeError, "address of the job 'chief' must be a string"),
         ({1: ["c0:1"]}, TypeError, "must be a non-empty string; got 1"),
-        ({"": ["c0:1"]}, TypeError, "must be a non-empty string; got ''"),
         ({"chief": ["c0"]}, ValueError, "must be 'host:port' .*got 'c0'"),
-        ({"chief": ["c0:x"]}, ValueError, "must be 'host:port' .*got 'c0:x'"),
-        ({"chief": [":1"]}, ValueError, "must be 'host:port'"),
-        ({"chief": ["::1:22"]}, ValueError, "must be 'host:port'"),
         ({"chief": ["grpc://c0:1"]}, ValueError, "must be 'host:port'"),
         ({"chief": ["c0:65536"]}, ValueError, "at most 65535; got 'c0:65536'"),
         ({"chief": [""], "ps": [""]}, ValueError, "job 'ps' must be 'host:port'"),
@@ -70,7 +65,6 @@ def test_wrong_clusters_are_refused():
             ValueError,
             "exactly one task of the job 'chief'.*got 0",
         ),
-        ({"chief": ["c:1", "c:2"]}, ValueError, "exactly one task .*got 2"),
         ({"chief": ["c:1"], "master": ["c:2"]}, ValueError, "exactly one.*got 2"),
         (
             {"chief": ["c:1"], "ps": ["p:1", "p:1"]},
@@ -122,10 +116,8 @@ def test_wrong_tasks_are_refused():
     for args, error, message in [
         ((1,), TypeError, "type of a task must be a string; got 1"),
         (("worker", "0"), TypeError, "index of a task must be an integer; got '0'"),
-        (("worker", True), TypeError, "must be an integer; got True"),
         (("worker", 0, JOBS), TypeError, "'cluster' of a task must be a ClusterSpec"),
         (("worker", 1), ValueError, "Without a cluster there is only .*'worker' 1"),
-        (("chief", 0), ValueError, "Without a cluster there is only .*'chief' 0"),
         (("evaluator", 0, CLUSTER), ValueError, "no cluster, which it is outside of"),
         (("evaluator", -1), ValueError, "must have an index >= 0"),
     ]:
@@ -178,28 +170,15 @@ def test_wrong_json_is_refused():
     for config, error, message in [
         ("{'cluster': {}}", ValueError, "SKEST_CONFIG must hold JSON.*double quotes"),
         ("[" * 100_000, ValueError, r"must hold JSON; got \[\[\[.*\.\.\.: maximum"),
-        ("9" * 5000, ValueError, "SKEST_CONFIG must hold JSON; got 999"),
         ("[]", TypeError, r"SKEST_CONFIG must be a JSON object \{...\}; got \[\]"),
-        ("3", TypeError, "must be a JSON object"),
         ({"cluster": []}, TypeError, r'"cluster" of SKEST_CONFIG must be .*got \[\]'),
-        ({"cluster": "c:1"}, TypeError, '"cluster" of SKEST_CONFIG must be a JSON'),
-        ({"cluster": {"chief": 3}}, TypeError, "'chief' of a cluster must be a list"),
         ({"task": "worker"}, TypeError, '"task" of SKEST_CONFIG must be a JSON object'),
         ({"task": {"type": 3}}, TypeError, '"type" of SKEST_CONFIG must be a string'),
-        ({"task": {"index": None}}, TypeError, '"index" of .* an integer; got None'),
-        ({"task": {"index": 0.0}}, TypeError, "must be an integer; got 0.0"),
-        ({"task": {"index": True}}, TypeError, "must be an integer; got True"),
         ({"task": {"index": "x"}}, ValueError, "must be an integer; got 'x'"),
         ({"task": {"index": 1}}, ValueError, "Without a cluster there is only"),
         ({"model_dir": 3}, TypeError, '"model_dir" of SKEST_CONFIG must be a string'),
         ({"service": ""}, TypeError, '"service" of SKEST_CONFIG must be a JSON object'),
-        ({"session_master": 1}, TypeError, '"session_master" of .* must be a string'),
         ({"cluster": JOBS}, ValueError, 'must have "type", because there is'),
-        (
-            {"cluster": JOBS, "task": {"type": "", "index": 0}},
-            ValueError,
-            'must have "type", because there is',
-        ),
         ({"model_dir": ""}, ValueError, '"model_dir" of .* must not be empty. Name'),
         *(
             (
@@ -290,12 +269,6 @@ def test_torchrun():
     }
 
 
-def test_torchrun_without_parameter_servers():
-    tasks, cluster = tasks_of(torchrun(rank, 3) for rank in range(3))
-    assert tasks == [("chief", 0, None), ("worker", 0, None), ("worker", 1, None)]
-    assert cluster.as_dict() == {"chief": [""], "worker": ["", ""]}
-
-
 SLURM = {
     "SLURM_NTASKS": "5",
     "SLURM_JOB_NODELIST": "n[09-10]",
@@ -320,13 +293,6 @@ def test_slurm():
     }
 
 
-def test_slurm_with_a_port_and_one_task():
-    task = task_from_env(slurm(4, SKEST_PORT="9000", SLURM_LOCALID="1"))
-    assert task.master == "n10:9001"
-    assert task_from_env({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}) == TaskConfig()
-    assert task_from_env({"SLURM_PROCID": "0"}) == TaskConfig()
-
-
 def test_a_slurm_step_may_be_smaller_than_its_job():
     step = {
         "SLURM_NTASKS": "2",
@@ -340,8 +306,6 @@ def test_a_slurm_step_may_be_smaller_than_its_job():
 def test_wrong_variables_of_launchers_are_refused():
     for environ, message in [
         (torchrun("x", 2), "RANK must be an integer of 0 to 1; got 'x'"),
-        (torchrun(2, 2), "RANK must be an integer of 0 to 1; got '2'"),
-        (torchrun(0, 0), "WORLD_SIZE must be an integer of at least 1; got '0'"),
         (
             torchrun(0, 2, LOCAL_RANK="-1"),
             "LOCAL_RANK must be an integer of at least 0",
@@ -354,14 +318,12 @@ def test_wrong_variables_of_launchers_are_refused():
         ),
         (torchrun(0, 2, SKEST_PORT="0"), "SKEST_PORT must be an integer of 1 to 65535"),
         (slurm(5), "SLURM_PROCID must be an integer of 0 to 4"),
-        (slurm(0, SLURM_NTASKS="²"), "SLURM_NTASKS must be an integer of at least 1"),
         (
             slurm(0, SLURM_JOB_NODELIST=""),
             "SLURM_JOB_NODELIST.* must be names with ranges",
         ),
         (slurm(0, SKEST_NUM_PS="5"), "must be less than SLURM_NTASKS=5"),
         (slurm(1, SLURM_NODEID="1", SLURM_LOCALID="0"), "--distribution=block"),
-        (slurm(1, SLURM_LOCALID="0"), "by block it would be number 1 on node 0"),
         (slurm(4, SKEST_PORT="65535"), "at most 65535; got 'n09:65536'"),
     ]:
         with pytest.raises(ValueError, match=message):

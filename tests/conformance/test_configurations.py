@@ -214,15 +214,3 @@ def test_a_warm_start_goes_on(title: str) -> None:
     twice = estimator.fit(X, y).fit(X, y)
     np.testing.assert_array_equal(twice.predict(X), at_once.predict(X))
     assert twice.n_iter_ == 40
-
-
-def test_several_labels_and_outputs_are_checked() -> None:
-    """What the tags say decides which checks there are."""
-    classifier = {name for name, *_ in checks_of(MORE["float64"])}
-    prefix = "check_classifiers_multilabel_"
-    assert sum(name.startswith(prefix) for name in classifier) == 4
-    assert "check_class_weight_classifiers" in classifier
-    regressor = {name for name, *_ in checks_of(MORE["float64 numbers"])}
-    assert "check_regressor_multioutput" in regressor
-    balanced = {name for name, *_ in checks_of(MORE["balanced"])}
-    assert not any(name.startswith(prefix) for name in balanced)

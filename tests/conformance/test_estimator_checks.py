@@ -9,25 +9,7 @@ from sklearn.utils.estimator_checks import (
     parametrize_with_checks,
 )
 
-from skest import (
-    BaselineClassifier,
-    BaselineEstimator,
-    BaselineRegressor,
-    DNNClassifier,
-    DNNEstimator,
-    DNNLinearCombinedClassifier,
-    DNNLinearCombinedEstimator,
-    DNNLinearCombinedRegressor,
-    DNNRegressor,
-    LinearClassifier,
-    LinearEstimator,
-    LinearRegressor,
-    ModelFnClassifier,
-    ModelFnRegressor,
-    MultiHeadEstimator,
-    RNNClassifier,
-    RNNRegressor,
-)
+import skest
 from skest.canned.sdca import LinearSDCA
 from skest.heads import PoissonRegressionHead, RegressionHead
 from tests.adapters import _model_fns as model_fns
@@ -39,35 +21,41 @@ from tests.adapters import _model_fns as model_fns
 ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.2}
 DNN_ADAGRAD = {f"dnn_{name}": value for name, value in ADAGRAD.items()}
 ESTIMATORS = [
-    BaselineRegressor(),
-    DNNClassifier((16,), **ADAGRAD, max_iter=15),
-    LinearClassifier(max_iter=60),
-    DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
-    MultiHeadEstimator((16,), **ADAGRAD, max_iter=15),
+    skest.BaselineRegressor(),
+    skest.DNNClassifier((16,), **ADAGRAD, max_iter=15),
+    skest.LinearClassifier(max_iter=60),
+    skest.DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
+    skest.MultiHeadEstimator((16,), **ADAGRAD, max_iter=15),
 ]
 
 
 # What ``make test`` has not the time for.
 MORE = [
-    BaselineClassifier(),
-    DNNRegressor((16,), **ADAGRAD, max_iter=20),
-    LinearRegressor(),
-    DNNLinearCombinedClassifier((16,), **DNN_ADAGRAD, max_iter=15),
-    RNNClassifier(16, learning_rate=0.1, max_iter=20),
-    RNNRegressor(16, max_iter=60),
-    BaselineEstimator(),
-    DNNEstimator(hidden_units=(16,), **ADAGRAD, max_iter=15),
-    LinearEstimator(PoissonRegressionHead()),
-    DNNLinearCombinedEstimator(dnn_hidden_units=(16,), **DNN_ADAGRAD, max_iter=15),
+    skest.BaselineClassifier(),
+    skest.DNNRegressor((16,), **ADAGRAD, max_iter=20),
+    skest.LinearRegressor(),
+    skest.DNNLinearCombinedClassifier((16,), **DNN_ADAGRAD, max_iter=15),
+    skest.RNNClassifier(16, learning_rate=0.1, max_iter=20),
+    skest.RNNRegressor(16, max_iter=60),
+    skest.BaselineEstimator(),
+    skest.DNNEstimator(hidden_units=(16,), **ADAGRAD, max_iter=15),
+    skest.LinearEstimator(PoissonRegressionHead()),
+    skest.DNNLinearCombinedEstimator(
+        dnn_hidden_units=(16,), **DNN_ADAGRAD, max_iter=15
+    ),
     # Without an end before the optimum: the order of the rows, which weights replace in
     # one of the checks, matters until there.
-    LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
-    LinearRegressor(loss="huber"),
-    DNNRegressor((16,), loss="quantile", **ADAGRAD, max_iter=20, execution="graph"),
-    DNNEstimator(RegressionHead(), (16,), **ADAGRAD, max_iter=20),
+    skest.LinearClassifier(optimizer="sdca", max_iter=80, n_iter_no_change=np.inf),
+    skest.LinearRegressor(loss="huber"),
+    skest.DNNRegressor(
+        (16,), loss="quantile", **ADAGRAD, max_iter=20, execution="graph"
+    ),
+    skest.DNNEstimator(RegressionHead(), (16,), **ADAGRAD, max_iter=20),
     # Mini-batches, drawn in proportion to the weights.
-    DNNClassifier((16,), **ADAGRAD, batch_size=8, sampling="weighted", max_iter=20),
-    DNNRegressor(
+    skest.DNNClassifier(
+        (16,), **ADAGRAD, batch_size=8, sampling="weighted", max_iter=20
+    ),
+    skest.DNNRegressor(
         (16,),
         **ADAGRAD,
         batch_size=8,
@@ -75,7 +63,7 @@ MORE = [
         dtype="float32",
         max_iter=20,
     ),
-    DNNClassifier(
+    skest.DNNClassifier(
         (16,),
         dtype="float32",
         dropout=0.2,
@@ -84,7 +72,7 @@ MORE = [
         **ADAGRAD,
         max_iter=40,
     ),
-    LinearRegressor(
+    skest.LinearRegressor(
         optimizer=LinearSDCA(l2=10.0), max_iter=80, n_iter_no_change=np.inf
     ),
 ]
@@ -92,10 +80,10 @@ MORE = [
 
 # Apart from the others: the ids of parametrize_with_checks hold addresses of functions.
 WITH_MODEL_FN = {
-    "classifier-head": ModelFnClassifier(model_fns.with_head, max_iter=40),
-    "regressor-head": ModelFnRegressor(model_fns.with_head, max_iter=60),
-    "classifier": ModelFnClassifier(model_fns.classes, max_iter=40),
-    "regressor": ModelFnRegressor(model_fns.numbers, max_iter=60),
+    "classifier-head": skest.ModelFnClassifier(model_fns.with_head, max_iter=40),
+    "regressor-head": skest.ModelFnRegressor(model_fns.with_head, max_iter=60),
+    "classifier": skest.ModelFnClassifier(model_fns.classes, max_iter=40),
+    "regressor": skest.ModelFnRegressor(model_fns.numbers, max_iter=60),
 }
 
 
@@ -129,13 +117,25 @@ def with_defaults(estimator):
     return type(estimator)(**{name: value for name, value in given.items() if value})
 
 
-@pytest.mark.slow
+# One of those whose defaults are the same.
+NIGHTLY = (
+    *(skest.BaselineEstimator, skest.DNNClassifier, skest.DNNLinearCombinedEstimator),
+    *(skest.DNNLinearCombinedRegressor, skest.LinearEstimator, skest.RNNRegressor),
+)
+
+
 @pytest.mark.parametrize(
     "estimator",
-    {
-        type(e): with_defaults(e) for e in [*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()]
-    }.values(),
-    ids=lambda estimator: type(estimator).__name__,
+    [
+        pytest.param(
+            with_defaults(e),
+            id=name,
+            marks=pytest.mark.nightly if type(e) in NIGHTLY else pytest.mark.slow,
+        )
+        for name, e in {
+            type(e).__name__: e for e in [*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()]
+        }.items()
+    ],
 )
 def test_scikit_learn_checks_with_default_parameters(estimator):
     results = check_estimator(estimator, on_skip=None)

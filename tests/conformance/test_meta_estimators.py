@@ -57,20 +57,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.semi_supervised import SelfTrainingClassifier
 
-from skest import (
-    DNNClassifier,
-    DNNLinearCombinedClassifier,
-    DNNRegressor,
-    LinearClassifier,
-)
+import skest
 from skest import feature_columns as fc
 
 ADAGRAD = {"optimizer": "adagrad", "learning_rate": 0.05, "early_stopping": False}
-CLASSIFIER = DNNClassifier((16,), **ADAGRAD, max_iter=20, random_state=0)
-REGRESSOR = DNNRegressor((16,), **ADAGRAD, max_iter=30, random_state=0)
+CLASSIFIER = skest.DNNClassifier((16,), **ADAGRAD, max_iter=20, random_state=0)
+REGRESSOR = skest.DNNRegressor((16,), **ADAGRAD, max_iter=30, random_state=0)
 PLAIN = {"early_stopping": False, "n_members": 1}
-WIDE = DNNLinearCombinedClassifier((16,), **PLAIN, max_iter=20, random_state=0)
-LINEAR = LinearClassifier(max_iter=20, random_state=0)
+WIDE = skest.DNNLinearCombinedClassifier((16,), **PLAIN, max_iter=20, random_state=0)
+LINEAR = skest.LinearClassifier(max_iter=20, random_state=0)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +181,7 @@ def test_bagging(wrong_labels: Any, diabetes: Any) -> None:
 def test_boosting(iris: Any) -> None:
     """Boosting lives on sample weights: each member looks at what others got wrong."""
     X, y = iris
-    weak = DNNClassifier((2,), **ADAGRAD, max_iter=8, random_state=0)
+    weak = skest.DNNClassifier((2,), **ADAGRAD, max_iter=8, random_state=0)
     boosted = AdaBoostClassifier(weak, n_estimators=8, random_state=0).fit(X, y)
     assert boosted.score(X, y) > clone(weak).fit(X, y).score(X, y)
     assert len(set(boosted.estimator_weights_)) > 1
@@ -276,21 +271,6 @@ def test_fits_in_threads_of_joblib(cancer: Any) -> None:
         search = SEARCHES["grid"](CLASSIFIER, None)
         check_search(search, *cancer)
     np.testing.assert_array_equal(scores_of(search), scores_of(in_turn))
-
-
-@pytest.mark.slow
-def test_joblib_backend_of_dask(cancer: Any, tmp_path: Any) -> None:
-    distributed = pytest.importorskip("distributed")
-    options = {"dashboard_address": None, "local_directory": str(tmp_path)}
-    in_turn = SEARCHES["grid"](CLASSIFIER, None).fit(*cancer)
-    with (
-        distributed.LocalCluster(2, threads_per_worker=1, **options) as cluster,
-        distributed.Client(cluster),
-        joblib.parallel_config(backend="dask"),
-    ):
-        search = SEARCHES["grid"](CLASSIFIER, None)
-        check_search(search, *cancer)
-    np.testing.assert_allclose(scores_of(search), scores_of(in_turn), rtol=1e-12)
 
 
 def test_curve_of_calls_to_partial_fit(cancer: Any) -> None:

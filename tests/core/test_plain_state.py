@@ -10,10 +10,8 @@ import torch
 from skest import RunConfig
 from skest import feature_columns as fc
 from skest.adapters.target_scale import TargetScale
-from skest.checkpoints.checkpoint import Checkpoint
 from skest.core.plain_state import from_plain, to_plain
 from skest.distributed import ClusterSpec, DataParallel, TaskConfig
-from skest.heads import BinaryClassHead
 
 
 def kinds(plain):
@@ -65,22 +63,6 @@ def test_tensors():
             assert back.dtype == dtype
             assert not back.requires_grad
             assert torch.equal(back, tensor)
-
-
-def test_objects_of_skest():
-    column = fc.embedding_column(fc.categorical_column_with_hash_bucket("k", 5), 2)
-    scale = TargetScale.none(2)
-    checkpoint = Checkpoint(3, {"w": torch.ones(2)}, scalars={"lr": 0.1})
-    head = BinaryClassHead(thresholds=[0.3])
-    plain = to_plain([column, scale, checkpoint, head])
-    assert kinds(plain) <= PLAIN
-    column_back, scale_back, checkpoint_back, head_back = from_plain(plain)
-    assert repr(column_back) == repr(column)
-    assert isinstance(scale_back, TargetScale)
-    assert all(map(np.array_equal, scale_back, scale))
-    assert checkpoint_back.global_step == 3
-    assert torch.equal(checkpoint_back.variables["w"], torch.ones(2))
-    assert repr(head_back) == repr(head)
 
 
 def test_only_classes_of_skest_are_made():

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from functools import partial
 
-import pytest
 import torch
 from torch import nn
 
 from skest.canned.dnn import member_loss
-from skest.core.random import RunRandom, draws_from_global_generator
+from skest.core.random import draws_from_global_generator
 from skest.heads import BinaryClassHead
 from skest.networks import DNN
 from tests._models import squared_loss
@@ -21,55 +20,6 @@ class Gan(nn.Module):
 
     def forward(self, x):
         return self.generator(x)
-
-
-def lent(random):
-    with random.as_global():
-        return torch.rand(3)
-
-
-def test_streams_differ():
-    first, second = RunRandom(0), RunRandom(1)
-    own = torch.rand(3, generator=first.generator)
-    assert not torch.equal(own, lent(RunRandom(0)))
-    assert not torch.equal(lent(first), lent(second))
-    assert not torch.equal(lent(RunRandom(None)), lent(RunRandom(None)))
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_caller_gets_the_global_generator_back(fails):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    random = RunRandom(0)
-    try:
-        with random.as_global():
-            torch.rand(10)
-            if fails:
-                raise OSError("broken")
-    except OSError:
-        pass
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_the_state_can_be_saved_and_restored():
-    random = RunRandom(0)
-    lent(random), torch.rand(2, generator=random.generator)
-    state = {name: value.clone() for name, value in random.state_dict().items()}
-    expected = lent(random), torch.rand(3, generator=random.generator)
-    other = RunRandom(99)
-    other.load_state_dict(state)
-    assert torch.equal(lent(other), expected[0])
-    assert torch.equal(torch.rand(3, generator=other.generator), expected[1])
-
-
-def test_the_state_is_current_while_it_is_lent():
-    random, other = RunRandom(0), RunRandom(1)
-    with random.as_global():
-        torch.rand(7)
-        state = random.state_dict()
-        expected = torch.rand(3)
-    other.load_state_dict(state)
-    assert torch.equal(lent(other), expected)
 
 
 def test_what_may_draw_from_the_global_generator():

@@ -79,15 +79,6 @@ def test_numbers_called_ids_are_told_once_in_a_fit(beside):
     assert warned_from(fit, said) == line_of(fit)
 
 
-def test_a_fit_that_was_interrupted_shows_the_line_of_the_fit():
-    model = DNNRegressor((2,), hooks=[Interrupting()])
-
-    def fit():
-        model.fit(np.c_[Y, -Y], Y)
-
-    assert warned_from(fit, INTERRUPTED) == line_of(fit)
-
-
 def test_a_fit_inside_a_search_shows_the_line_of_the_search():
     model = DNNRegressor((2,), hooks=[Interrupting()])
     search = GridSearchCV(model, {"dropout": [0.1]}, cv=2, refit=False)

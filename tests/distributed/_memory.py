@@ -92,7 +92,7 @@ def train(n_rows, directory=None):
     config = skest.RunConfig(
         model_dir=directory,
         random_seed=0,
-        save_checkpoints_steps=10,
+        save_checkpoints_steps=20,
         train_distribute=AsyncParameterServer(2, 1),
     )
     peaks = Peaks()

@@ -10,7 +10,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ def torchrun(module, names, out, n=2, timeout=120):
     """Call functions of a module as ``name(rank, folder)`` in `n` processes.
 
     Returns for each rank a dictionary of what they returned, or of the error, and the
-    exit code of torchrun and the seconds it took.
+    exit code of torchrun.
     """
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
@@ -38,7 +37,6 @@ def torchrun(module, names, out, n=2, timeout=120):
         *("-m", "tests.distributed._ranks", module, str(out), *names),
     ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    start = time.monotonic()
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -51,12 +49,12 @@ def torchrun(module, names, out, n=2, timeout=120):
     for rank in range(n):
         path = out / f"{rank}.pickle"
         found.append(pickle.loads(path.read_bytes()) if path.exists() else {})
-    return found, done, time.monotonic() - start
+    return found, done
 
 
 def found_by_both(module, names, folder):
     """Return what both of two processes found, by function; all goes well there."""
-    (zero, one), done, _ = torchrun(module, names, folder)
+    (zero, one), done = torchrun(module, names, folder)
     assert done.returncode == 0, done.stderr
     return {name: (zero[name], one[name]) for name in names}
 

@@ -13,14 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from skest import (
-    Estimator,
-    EstimatorSpec,
-    EvalSpec,
-    RunConfig,
-    TrainSpec,
-    train_and_evaluate,
-)
+import skest
 from skest.distributed import AsyncParameterServer
 
 SETTINGS = {
@@ -48,7 +41,7 @@ class Wide(nn.Module):
 
 def model_fn(features, labels, mode):
     network = Wide()
-    return EstimatorSpec(
+    return skest.EstimatorSpec(
         mode,
         network=network,
         loss=lambda y, z, features: ((z[:, 0] - y) ** 2).mean(),
@@ -68,7 +61,7 @@ def batches(n, pause=0.0):
 
 
 def make_estimator(model_dir, settings):
-    config = RunConfig(
+    config = skest.RunConfig(
         model_dir,
         random_seed=0,
         save_checkpoints_steps=settings["save_steps"],
@@ -79,21 +72,21 @@ def make_estimator(model_dir, settings):
             timeout=settings["timeout"], lease=settings["lease"]
         ),
     )
-    return Estimator(model_fn, config=config)
+    return skest.Estimator(model_fn, config=config)
 
 
 def run(model_dir, changes, *, hooks=(), eval_hooks=()):
     """Do what this task has to."""
     settings = {**SETTINGS, **changes}
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    train_and_evaluate(
+    skest.train_and_evaluate(
         make_estimator(model_dir, settings),
-        TrainSpec(
+        skest.TrainSpec(
             lambda: batches(10**6, settings["pause"]),
             max_steps=settings["max_steps"],
             hooks=hooks,
         ),
-        EvalSpec(
+        skest.EvalSpec(
             lambda: batches(5),
             hooks=eval_hooks,
             steps=5,

@@ -5,24 +5,22 @@ import contextlib
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from skest import Estimator, EvalSpec, RunConfig, TrainSpec, train_and_evaluate
 from skest.checkpoints.store import DirectoryStore
-from skest.distributed import ClusterSpec, DataParallel, TaskConfig
+from skest.distributed import ClusterSpec, TaskConfig
 from skest.distributed.launch import local_cluster
 from skest.estimators import train_and_evaluate as train_eval_roles
-from skest.estimators.train_and_evaluate import Role, role_of, wait_before_training
+from skest.estimators.train_and_evaluate import wait_before_training
 from skest.export import FinalExporter
 from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 from skest.optimizers import make_optimizer
 
-ROOT = Path(__file__).parents[2]
 SECONDS = 200.0
 X = np.linspace(-1, 1, 20, dtype=np.float32).reshape(-1, 1)
 EVALUATOR = TaskConfig("evaluator", 0)
@@ -85,7 +83,7 @@ def tasks(monkeypatch, tmp_path):
                 TrainSpec(input_fn, max_steps, hooks),
                 EvalSpec(
                     once,
-                    exporters=FinalExporter("final"),
+                    exporters=FinalExporter("final", format="checkpoint"),
                     start_delay_secs=60.0,
                     throttle_secs=0,
                 ),
@@ -123,7 +121,7 @@ def test_every_task_ends_by_itself(tasks, tmp_path, caplog, options, reason):
 
 def evaluate(model_dir, delay=0.0, max_steps=None, **options):
     config = RunConfig(model_dir=model_dir, task=EVALUATOR)
-    options = {"exporters": FinalExporter("final"), **options}
+    options = {"exporters": FinalExporter("final", format="checkpoint"), **options}
     return train_and_evaluate(
         Estimator(model_fn, config=config),
         TrainSpec(endless, max_steps),
@@ -164,26 +162,6 @@ def test_the_last_checkpoint_is_waited_for_only_so_long(tmp_path, monkeypatch):
 
 CLUSTER = {"chief": ["h:1"], "worker": ["h:2"]}
 WITH_SERVERS = {**CLUSTER, "ps": ["h:3"]}
-
-
-@pytest.mark.parametrize(
-    ("jobs", "task", "strategy", "role"),
-    [
-        (None, "worker", None, Role.ALONE),
-        (WITH_SERVERS, "chief", None, Role.TRAIN),
-        (WITH_SERVERS, "worker", None, Role.TRAIN),
-        (WITH_SERVERS, "ps", None, Role.TRAIN),
-        (None, "evaluator", None, Role.EVALUATE),
-        (CLUSTER, "chief", DataParallel(), Role.ALONE),
-        (CLUSTER, "worker", DataParallel(), Role.TRAIN),
-        ({"master": ["h:1"], "ps": ["h:2"]}, "master", None, Role.ALONE),
-    ],
-)
-def test_roles(jobs, task, strategy, role):
-    config = RunConfig(
-        task=TaskConfig(task, 0, ClusterSpec(jobs)), train_distribute=strategy
-    )
-    assert role_of(config) is role
 
 
 @pytest.mark.parametrize(

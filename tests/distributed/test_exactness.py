@@ -10,16 +10,8 @@ import torch
 from torch import nn
 
 from skest import DNNLinearCombinedClassifier, Estimator, EstimatorSpec, RunConfig
+from skest import feature_columns as fc
 from skest.engine.recorded.program import Program
-from skest.feature_columns import (
-    categorical_column_with_hash_bucket,
-    categorical_column_with_identity,
-    crossed_column,
-    embedding_column,
-    indicator_column,
-    numeric_column,
-    weighted_categorical_column,
-)
 from skest.heads import SampledSoftmaxHead
 from skest.hooks import Hook, InMemoryEvaluatorHook
 from skest.inputs import ArrayDataset
@@ -91,15 +83,15 @@ def wide_and_deep(optimizer, **options):
         "n": rng.normal(size=200).astype(np.float32),
         "one": np.zeros(200, dtype=int),
     }
-    a = categorical_column_with_identity("a", 90)
-    b = categorical_column_with_hash_bucket("b", 30)
-    one = categorical_column_with_identity("one", 1)
-    wide = [a, b, one, crossed_column(["a", "b"], 50)]
+    a = fc.categorical_column_with_identity("a", 90)
+    b = fc.categorical_column_with_hash_bucket("b", 30)
+    one = fc.categorical_column_with_identity("one", 1)
+    wide = [a, b, one, fc.crossed_column(["a", "b"], 50)]
     deep = [
-        embedding_column(weighted_categorical_column(a, "w"), 4),
-        embedding_column(b, 3, combiner="sum", max_norm=0.5),
-        indicator_column(b),
-        numeric_column("n"),
+        fc.embedding_column(fc.weighted_categorical_column(a, "w"), 4),
+        fc.embedding_column(b, 3, combiner="sum", max_norm=0.5),
+        fc.indicator_column(b),
+        fc.numeric_column("n"),
     ]
     estimator = DNNLinearCombinedClassifier(
         (8,),
@@ -254,9 +246,9 @@ def test_scores_in_training_are_those_of_one_process(served):
     X = {"c": words, "x": rng.normal(size=600).astype(np.float32)}
 
     def train():
-        word = categorical_column_with_hash_bucket("c", 500)
+        word = fc.categorical_column_with_hash_bucket("c", 500)
         model = DNNLinearCombinedClassifier(
-            dnn_feature_columns=[embedding_column(word, 4), numeric_column("x")],
+            dnn_feature_columns=[fc.embedding_column(word, 4), fc.numeric_column("x")],
             linear_feature_columns=[word],
             dnn_hidden_units=(8,),
             dnn_optimizer="adagrad",

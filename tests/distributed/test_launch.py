@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from skest.checkpoints.store import DirectoryStore
 from skest.distributed.launch import main
 from tests.distributed._processes import wait_for
 
@@ -82,38 +80,6 @@ def test_a_task_that_dies_too_often_ends_all(tmp_path, capsys):
     log = str(tmp_path / "logs" / "worker-0.log")
     assert f"status 7; what it wrote is in '{log}'; it is started again." in told
     assert f"status 7; what it wrote is in '{log}', after 1 restarts." in told
-
-
-@pytest.mark.slow
-def test_a_killed_server_lets_all_go_on_from_the_last_checkpoint(tmp_path, capsys):
-    text = f"""
-        import json, os, signal
-        from pathlib import Path
-        from skest.hooks import Hook
-        from tests.distributed._role import run
-
-        class KillServer(Hook):
-            def after_step(self, run, loss):
-                if run.global_step >= 20 and not Path("{tmp_path}/killed").exists():
-                    Path("{tmp_path}/killed").touch()
-                    os.kill(int(Path("{tmp_path}/ps").read_text()), signal.SIGKILL)
-
-        task = json.loads(os.environ["SKEST_CONFIG"])["task"]
-        if task["type"] == "ps":
-            Path("{tmp_path}/ps").write_text(str(os.getpid()))
-        hooks = [KillServer()] if task["type"] == "chief" else []
-        run("{tmp_path}/model", {{"timeout": 30.0}}, hooks=hooks)
-        """
-    options = ["--workers", "2", "--ps", "1", "--log-dir", str(tmp_path / "logs")]
-    assert main([*options, write(tmp_path, text)]) == 0
-    told = capsys.readouterr().err
-    assert "ps-0 was killed by signal 9" in told
-    assert "all tasks are started again" in told
-    assert DirectoryStore(tmp_path / "model").latest_step() >= 60
-    # The second chief, in the same log, did not begin anew.
-    chief = (tmp_path / "logs" / "chief-0.log").read_text()
-    first, *others = map(int, re.findall(r"step (\d+): loss", chief))
-    assert min(others) > first
 
 
 @pytest.mark.parametrize(

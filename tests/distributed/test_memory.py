@@ -36,13 +36,13 @@ def tables(small, large):
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_what_tables_cost_at_the_peak(tmp_path):
     """A server its table and slot, and so the chief, a worker the rows it reads."""
-    places = tmp_path / "small", tmp_path / "large"
-    found = tables(peaks(1000, places[0]), peaks(N_ROWS, places[1]))
+    small, large = peaks(1000, tmp_path / "small"), tmp_path / "large"
+    found = tables(small, peaks(N_ROWS, large))
     assert found["ps"] < 2.9
     assert found["chief"] < 2.6
     assert found["worker"] < 0.8
     # Servers read the checkpoint themselves; the chief needs no table.
-    found = tables(peaks(1000, places[0]), peaks(N_ROWS, places[1]))
+    found = tables(small, peaks(N_ROWS, large))
     assert found["ps"] < 2.9
     assert found["chief"] < 0.8
     assert found["worker"] < 0.8

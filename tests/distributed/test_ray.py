@@ -16,7 +16,7 @@ import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.distributed.ray import launch
-from skest.exceptions import PeerLostError, TaskFailedError
+from skest.exceptions import PeerLostError
 from skest.inputs import ArrayDataset
 from tests.distributed._processes import wait_for
 
@@ -108,23 +108,6 @@ def test_errors_come_back(ray, tmp_path):
     with pytest.raises(KeyError, match="no such column") as caught:
         launch(fail, workers=2, ps=0)
     assert "in fail" in str(caught.value.__cause__)
-
-
-@pytest.mark.slow
-def test_a_task_that_dies_too_often_ends_all(ray):
-    def die():
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    with pytest.raises(TaskFailedError, match="chief 0 died too often"):
-        launch(die, workers=1, ps=0, max_restarts=1)
-
-
-@pytest.mark.slow
-def test_a_script_that_ends_with_a_status_is_an_error(ray, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("raise SystemExit(7)\n")
-    with pytest.raises(TaskFailedError, match="train.py ended with exit status 7"):
-        launch(script, workers=1, ps=0)
 
 
 @pytest.mark.slow

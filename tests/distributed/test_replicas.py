@@ -3,7 +3,6 @@
 
 import logging
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,14 +15,11 @@ from skest.config.run_config import strategy_of
 from skest.distributed import (
     AsyncParameterServer,
     ClusterSpec,
-    DataParallel,
     LocalSGD,
     SharedMemory,
     TaskConfig,
 )
-from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.launch import local_cluster
-from skest.distributed.local import ServedChief, SharedMemoryChief
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
@@ -56,22 +52,6 @@ def input_fn():
 
 def made(config):
     return replica_for(None, model_fn, input_fn, config)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "kind"),
-    [
-        (None, Replica),
-        (SharedMemory(2), SharedMemoryChief),
-        (AsyncParameterServer(2, 1), ServedChief),
-        (DataParallel(), DataParallelReplica),
-        (LocalSGD(4), LocalSGDReplica),
-    ],
-)
-def test_the_strategy_decides(strategy, kind):
-    replica = made(RunConfig(train_distribute=strategy))
-    assert type(replica) is kind
-    replica.close()
 
 
 @pytest.mark.parametrize(
@@ -184,9 +164,8 @@ def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
         train_distribute=AsyncParameterServer(timeout=1.0),
     )
     timer = threading.Timer(1.0, note_end, [tmp_path, 2])
-    start = time.monotonic()
     timer.start()
     with caplog.at_level(logging.INFO, "skest"):
         Estimator(model_fn, config=settings).train(input_fn)
-    assert 0.9 < time.monotonic() - start < 30
+    assert DirectoryStore(tmp_path).latest_step() == 2  # the end of this one
     timer.join()

@@ -12,11 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.distributed.ps import rows as remote_rows
 from skest.distributed.ps.rows import (
-    LazyZeros,
     RemoteRows,
-    TablesElsewhere,
     distinct_rows,
 )
 from skest.distributed.ps.variables import Variables
@@ -217,34 +214,6 @@ def test_ids_beyond_a_table_are_refused_though_another_one_follows():
         rows.wanted(features | {"a": torch.tensor([0, 4])})
 
 
-@pytest.mark.parametrize(("kept_bytes", "is_kept"), [(4 * 9 * 2, True), (70, False)])
-def test_memory_of_rows_is_given_back_if_it_is_much(monkeypatch, kept_bytes, is_kept):
-    monkeypatch.setattr(remote_rows, "_KEPT_BYTES", kept_bytes)
-    network = nn.Embedding(9, 2, sparse=True)
-    rows = Ones(network).rows
-    for _ in range(3):
-        rows.put(0, torch.arange(9), torch.ones(9, 2))
-    rows.begin_step(rows.wanted(None))
-    assert bool(network.weight.detach().bool().all()) == is_kept
-
-
-def test_a_worker_draws_no_tables_of_columns(monkeypatch):
-    lazy = LazyZeros((3, 2), torch.float32)
-    lazy.tensor[1] = 5
-    lazy.forget()
-    assert lazy.tensor.tolist() == [[0, 0]] * 3
-    torch.manual_seed(0)
-    expected = ColumnsAndFunction()
-    torch.manual_seed(0)
-    with TablesElsewhere():
-        found = ColumnsAndFunction()
-    for name, values in found.state_dict().items():
-        if name.startswith("columns"):
-            assert not values.any()
-        else:
-            assert torch.equal(values, expected.state_dict()[name])
-
-
 # Rows of several tables, each once
 
 SIZES = [5, 3, 4]
@@ -270,19 +239,3 @@ def test_tables_together_are_what_each_is_alone(data):
         assert sorted(kept.tolist()) == sorted(set(own.tolist()))
         expected = torch.zeros(5, *value.shape[1:]).index_add_(0, own, value)
         assert torch.equal(total, expected[kept])
-
-
-def test_what_is_known_is_returned_for_the_same_ids_only():
-    ids = {0: torch.tensor([4, 1, 4]), 1: torch.tensor([1])}
-    scratch = torch.zeros(12, dtype=torch.int32)
-    known = distinct_rows(ids, STARTS, scratch)
-    assert distinct_rows(ids, STARTS, scratch, known) is known
-    for other in (
-        {0: torch.tensor([4, 1, 4])},
-        {0: torch.tensor([4, 1, 3]), 1: torch.tensor([1])},
-        {0: torch.tensor([4, 1, 4]), 2: torch.tensor([1])},
-        {0: ids[0], 1: ids[1], 2: torch.tensor([], dtype=torch.int64)},
-    ):
-        found = distinct_rows(other, STARTS, scratch, known)
-        assert found is not known
-        assert found.given == [len(of_table) for of_table in other.values()]

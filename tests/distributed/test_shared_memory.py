@@ -201,17 +201,6 @@ def test_tensors_are_where_the_others_look(shapes, dtype, n_counters):
     first.file.close()
 
 
-def test_what_is_written_apart_shares_no_cache_line_and_steps_are_side_by_side():
-    slots = {f"{i}:{p}/step": torch.tensor(1.0) for i in (0, 1) for p in "ab"}
-    shared = SharedTensors.create({"a": torch.ones(3), "b": torch.ones(3), **slots}, 2)
-    assert shared.counters.strides == (64,)
-    at = {name: tensor.data_ptr() for name, tensor in shared.tensors.items()}
-    assert at["a"] % 64 == at["b"] % 64 == 0
-    assert at["0:b/step"] - at["0:a/step"] == 4
-    stores = {n: t.untyped_storage().data_ptr() for n, t in shared.tensors.items()}
-    assert stores["0:a/step"] == stores["0:b/step"] != stores["1:a/step"]
-
-
 def variables(model):
     core = model.estimator_
     return {name: core.get_variable_value(name) for name in core.get_variable_names()}

@@ -17,7 +17,7 @@ from skest import DNNClassifier, Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore, MemoryStore
 from skest.distributed import DataParallel, LocalSGD
-from skest.distributed.data_parallel import DataParallelReplica, _outlived_by_its_group
+from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
 from skest.feature_columns.lookup import row_lookup, row_table
@@ -36,7 +36,6 @@ MODELS = {
     "clipped": {"clip_norm": 0.25},
     "dense": {"network": Dense},
 }
-SECONDS_TO_END = 60.0
 
 
 def trained(rank, folder, sizes=SIZES, *, hooks=(), seed=1, config=None, **params):
@@ -392,9 +391,8 @@ def killed(rank, folder):
 
 @pytest.mark.slow
 def test_a_killed_process_ends_all(tmp_path):
-    _, done, seconds = _ranks.torchrun(__name__, ["killed"], tmp_path)
+    _, done = _ranks.torchrun(__name__, ["killed"], tmp_path)
     assert done.returncode != 0
-    assert seconds < SECONDS_TO_END
     checkpoint = estimator(tmp_path / "killed").checkpoint
     assert checkpoint.global_step in (2, 3)
 
@@ -418,15 +416,6 @@ def test_one_process_trains_as_without_a_strategy(one_process, tmp_path, name):
     made = estimator(tmp_path, **MODELS[name])
     with_replica = _ranks.train(DataParallelReplica("cpu"), made, batches(sizes))
     assert numbers(variables(with_replica)) == numbers(alone(sizes, **MODELS[name]))
-
-
-def test_the_group_is_let_go_of_after_the_reducer(one_process):
-    dist.init_process_group("gloo")
-    parallel = nn.parallel.DistributedDataParallel(nn.Linear(2, 1))
-    group = parallel.process_group
-    _outlived_by_its_group(parallel)
-    assert parallel.process_group is group
-    assert [*vars(parallel)][-1] == "process_group"
 
 
 @pytest.mark.parametrize("missing", ["RANK"])

@@ -7,7 +7,6 @@ from torch import nn
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.evaluation import evaluate_loop, predict_batch, split_rows
 from skest.hooks import Run
-from tests._models import Mean, raising
 
 
 def batch(values, label=0.0):
@@ -28,21 +27,6 @@ def predict_spec(predictions, network=None):
     return EstimatorSpec(
         ModeKeys.PREDICT, network=network or nn.Identity(), predictions=predictions
     )
-
-
-def test_the_loss_is_the_unweighted_mean_over_batches():
-    run = eval_run(eval_metrics={"mean": Mean()})
-    results = evaluate_loop(run, [batch([1.0, 1.0, 1.0]), batch([5.0])])
-    # As tf.estimator: batches of different size count the same in "loss".
-    assert results == {"global_step": 9, "loss": 3.0, "mean": 2.0}
-    assert list(results) == sorted(results)
-
-
-def test_steps():
-    for steps, loss in [(None, 2.0), (1, 1.0), (2, 1.5), (9, 2.0)]:
-        batches = iter([batch([1.0]), batch([2.0]), batch([3.0])])
-        assert evaluate_loop(eval_run(), batches, steps=steps)["loss"] == loss
-        assert len(list(batches)) == max(0, 3 - (steps or 3))
 
 
 class Computes:
@@ -80,32 +64,6 @@ def test_a_metric_that_computes_no_numbers_is_named():
             TypeError, match=f"metric 'm' must compute .*; got {kind}. Make"
         ):
             evaluate_loop(run, [batch([1.0])])
-
-
-def test_the_mode_of_the_network_is_brought_back():
-    for training in [True, False]:
-        for fails in [True, False]:
-            network = nn.Dropout(0.9).train(training)
-            loss = raising(OSError("broken")) if fails else mean_loss
-            spec = EstimatorSpec(ModeKeys.EVAL, network=network, loss=loss)
-            run = Run(spec, RunConfig())
-            if fails:
-                with pytest.raises(OSError, match="broken"):
-                    evaluate_loop(run, [batch([1.0])])
-            else:
-                assert evaluate_loop(run, [batch([1.0])])["loss"] == 1.0
-            assert network.training == training
-
-
-def test_an_empty_input_is_refused():
-    with pytest.raises(ValueError, match="has no batch"):
-        evaluate_loop(eval_run(), [])
-
-
-def test_predict_keys_choose_and_order():
-    for keys in [["b"], ["b", "a"], []]:
-        spec = predict_spec(lambda z: {"a": z, "b": -z, "c": z})
-        assert list(predict_batch(spec, torch.ones(2, 1), keys)) == keys
 
 
 def test_predictions_are_told_the_keys_if_they_ask():

@@ -3,7 +3,6 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,13 +49,6 @@ def test_equals_clipping_the_dense_gradients(parameters, max_norm):
     torch.testing.assert_close(clip_gradients(parameters, max_norm), expected)
     for twin, parameter in zip(twins, parameters, strict=True):
         torch.testing.assert_close(parameter.grad.to_dense(), twin.grad)
-
-
-def test_repeated_rows_count_by_their_sum():
-    weight = table([1, 3, 1], [[3.0, 0.0], [0.0, 4.0], [-3.0, 0.0]])
-    assert clip_gradients([weight], 2.0).item() == 4
-    assert weight.grad.is_coalesced()
-    assert weight.grad.to_dense()[3].tolist() == pytest.approx([0.0, 2.0])
 
 
 def test_a_broken_gradient_is_not_hidden():

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from functools import partial
 
 import numpy as np
 import pytest
@@ -7,26 +6,6 @@ import torch
 
 from skest import Estimator, EstimatorSpec
 from skest.engine.model import model_fn_arguments
-
-
-class Model:
-    def model_fn(self, features, mode, config):
-        pass
-
-    def __call__(self, features, labels, mode):
-        pass
-
-
-def test_arguments_are_found_by_name():
-    for model_fn, names in [
-        (lambda features, mode: None, ("features", "mode")),
-        (lambda mode, features, labels: None, ("mode", "features", "labels")),
-        (lambda features, *, mode, params=None: None, ("features", "mode", "params")),
-        (Model().model_fn, ("features", "mode", "config")),
-        (Model(), ("features", "labels", "mode")),
-        (partial(lambda features, mode, head: None, head=1), ("features", "mode")),
-    ]:
-        assert model_fn_arguments(model_fn, None) == names
 
 
 def test_wrong_model_functions_are_refused():

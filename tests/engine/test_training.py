@@ -9,11 +9,9 @@ from torch import nn
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.loop import scalar_loss, train_loop, train_step
 from skest.engine.training import TrainingOrder
-from skest.hooks import Hook, Run, StopAtStepHook
+from skest.hooks import Hook, Run
 from skest.inputs.batches import Source
-from tests._models import At, Recorder, raising, squared_loss, table_fn
-
-STEP = ["before_step", "after_step"]
+from tests._models import squared_loss, table_fn
 
 
 def make_spec(**changes):
@@ -28,45 +26,6 @@ def make_spec(**changes):
 
 def make_batches(n=3):
     return iter([(torch.ones(4, 2), torch.zeros(4))] * n)
-
-
-def test_hooks_are_called_around_every_step_until_the_input_ends():
-    run, hook = Run(make_spec(), RunConfig()), Recorder()
-    train_loop(run, make_batches(3), [hook])
-    # tf.estimator calls before_run once more, for the step that finds no input.
-    assert hook.calls == ["begin", *3 * STEP, "end"]
-    assert run.global_step == 3
-    assert run.stop_reason == "the input ended"
-
-
-def test_a_stop_takes_effect_before_the_next_step_and_takes_no_batch():
-    run, hook, batches = Run(make_spec(), RunConfig()), Recorder(), make_batches(5)
-    train_loop(run, batches, [StopAtStepHook(num_steps=2), hook])
-    assert hook.calls == ["begin", *2 * STEP, "end"]
-    assert len(list(batches)) == 3
-
-
-def test_there_is_no_end_after_an_exception():
-    run, hook = Run(make_spec(), RunConfig()), Recorder()
-    with pytest.raises(OSError, match="broken"):
-        train_loop(run, make_batches(), [hook, At(2, raising(OSError("broken")))])
-    assert hook.calls == ["begin", *2 * STEP]
-    assert run.global_step == 2
-
-
-def test_gradients_do_not_add_up_over_steps():
-    spec = make_spec()
-    x, y = next(make_batches())
-    reference = [p.detach().clone().requires_grad_() for p in spec.network.parameters()]
-    for _ in range(3):
-        train_step(spec, x, y)
-        loss = squared_loss(y, nn.functional.linear(x, *reference), x)
-        gradients = torch.autograd.grad(loss, reference)
-        with torch.no_grad():
-            for parameter, gradient in zip(reference, gradients, strict=True):
-                parameter -= 0.1 * gradient
-    for ours, theirs in zip(spec.network.parameters(), reference, strict=True):
-        torch.testing.assert_close(ours, theirs)
 
 
 def gradients_used(network, **fields):

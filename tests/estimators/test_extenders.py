@@ -80,19 +80,6 @@ def test_beside_the_metrics_of_a_head():
     assert results == own
 
 
-def test_a_new_metric_replaces_one_of_the_model():
-    for fn, input_fn, name in (
-        (model_fn, table_fn(), "mean"),
-        (head_model_fn, binary_fn(), "accuracy"),
-    ):
-        estimator = trained(fn, input_fn)
-        own = estimator.evaluate(input_fn)
-        extended = add_metrics(estimator, lambda labels, n=name: {n: (Count(), labels)})
-        results = extended.evaluate(input_fn)
-        assert results == own | {name: 20}
-        assert estimator.evaluate(input_fn) == own
-
-
 # What metric_fn gets
 
 

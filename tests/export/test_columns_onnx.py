@@ -5,25 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from skest import feature_columns as fc
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import Graph
 from skest.export.onnx.inputs import Inputs
-from skest.feature_columns import (
-    FeatureColumns,
-    NumericColumn,
-    bucketized_column,
-    crossed_column,
-    embedding_column,
-    indicator_column,
-    numeric_column,
-    periodic_column,
-    piecewise_linear_column,
-    sequence_categorical_column_with_hash_bucket,
-    sequence_categorical_column_with_identity,
-    sequence_categorical_column_with_vocabulary_list,
-    sequence_numeric_column,
-    weighted_categorical_column,
-)
 from skest.feature_columns import categorical_column_with_hash_bucket as hashed
 from skest.feature_columns import categorical_column_with_identity as identity
 from skest.feature_columns import (
@@ -38,7 +23,7 @@ from tests.export._running import EncodedInOnnx
 
 WORDS = ["a", "é", "e\u0301", "\0", "a\0b", "\U0001d518", "x" * 300]
 EDGES = [-1, 0, 0.7]
-filled = numeric_column("float", default_value=0.7)
+filled = fc.numeric_column("float", default_value=0.7)
 
 CATEGORICAL = {
     "vocabulary": vocabulary("string", WORDS),
@@ -64,88 +49,91 @@ CATEGORICAL = {
     "hash, delimiter": hashed("text", 11, delimiter="|"),
     "identity": identity("month", 12),
     "identity, default": identity("integer", 12, default_value=3),
-    "cross": crossed_column(["string", "month"], 1000),
-    "cross of strings": crossed_column(["string", "words"], 2**63),
-    "cross of integers": crossed_column(["integer", "month"], 50, hash_key=2**64 - 1),
-    "cross of bags": crossed_column(["words", "numbers"], 101),
-    "cross of columns": crossed_column(
-        [vocabulary("string", WORDS), "numbers", bucketized_column(filled, EDGES)], 77
+    "cross": fc.crossed_column(["string", "month"], 1000),
+    "cross of strings": fc.crossed_column(["string", "words"], 2**63),
+    "cross of integers": fc.crossed_column(
+        ["integer", "month"], 50, hash_key=2**64 - 1
     ),
-    "cross of bags with ids": crossed_column(
+    "cross of bags": fc.crossed_column(["words", "numbers"], 101),
+    "cross of columns": fc.crossed_column(
+        [vocabulary("string", WORDS), "numbers", fc.bucketized_column(filled, EDGES)],
+        77,
+    ),
+    "cross of bags with ids": fc.crossed_column(
         [vocabulary("words", WORDS), identity("numbers", 9, 1)], 2**40
     ),
-    "cross of a cross": crossed_column(
-        [crossed_column(["string", "month"], 7), "integer"], 10
+    "cross of a cross": fc.crossed_column(
+        [fc.crossed_column(["string", "month"], 7), "integer"], 10
     ),
-    "cross of elements": crossed_column(
-        [bucketized_column(numeric_column("vector", 3), EDGES), "words"], 99
+    "cross of elements": fc.crossed_column(
+        [fc.bucketized_column(fc.numeric_column("vector", 3), EDGES), "words"], 99
     ),
-    "buckets": bucketized_column(numeric_column("float"), EDGES),
-    "many buckets": bucketized_column(
-        numeric_column("float"), np.linspace(-3, 3, 1100).tolist()
+    "buckets": fc.bucketized_column(fc.numeric_column("float"), EDGES),
+    "many buckets": fc.bucketized_column(
+        fc.numeric_column("float"), np.linspace(-3, 3, 1100).tolist()
     ),
-    "buckets, filled": bucketized_column(filled, EDGES),
-    "buckets of elements": bucketized_column(numeric_column("vector", 3), EDGES),
-    "buckets of integers": bucketized_column(
-        numeric_column("month", dtype="int32"), [1.5, 7]
+    "buckets, filled": fc.bucketized_column(filled, EDGES),
+    "buckets of elements": fc.bucketized_column(fc.numeric_column("vector", 3), EDGES),
+    "buckets of integers": fc.bucketized_column(
+        fc.numeric_column("month", dtype="int32"), [1.5, 7]
     ),
-    "buckets of quantiles": bucketized_column(
-        numeric_column("float", default_value="mean", normalizer="quantile"),
+    "buckets of quantiles": fc.bucketized_column(
+        fc.numeric_column("float", default_value="mean", normalizer="quantile"),
         "quantiles:7",
     ),
-    "buckets of missing integers": bucketized_column(
-        numeric_column("month", dtype="int64", default_value=3), [3]
+    "buckets of missing integers": fc.bucketized_column(
+        fc.numeric_column("month", dtype="int64", default_value=3), [3]
     ),
 }
 OTHERS = {
-    "numbers": numeric_column("vector", 3),
-    "cells of two axes": numeric_column("matrix", (2, 2), normalizer="standard"),
-    "standard": numeric_column(
+    "numbers": fc.numeric_column("vector", 3),
+    "cells of two axes": fc.numeric_column("matrix", (2, 2), normalizer="standard"),
+    "standard": fc.numeric_column(
         "float", default_value="mean", normalizer="standard", indicate_missing=True
     ),
-    "minmax": numeric_column(
+    "minmax": fc.numeric_column(
         "float", default_value=0.5, normalizer="minmax", dtype="float64"
     ),
-    "robust, filled": numeric_column(
+    "robust, filled": fc.numeric_column(
         "float", default_value="mean", normalizer="robust", indicate_missing=True
     ),
-    "quantile": numeric_column("vector", 3, normalizer="quantile"),
-    "quantile, filled": numeric_column(
+    "quantile": fc.numeric_column("vector", 3, normalizer="quantile"),
+    "quantile, filled": fc.numeric_column(
         "float", default_value=0.0, normalizer="quantile", indicate_missing="auto"
     ),
-    "formula": numeric_column("vector", 3, normalizer=lambda x: (x - 3) / 2 * x + 1),
-    "formula of two axes": numeric_column("matrix", (2, 2), normalizer=np.square),
-    "integers": numeric_column("month", dtype="int64"),
-    "bins": piecewise_linear_column(numeric_column("float"), "distinct:5"),
-    "bins, filled": piecewise_linear_column(filled, EDGES, encoding="hat"),
-    "bins of elements": piecewise_linear_column(
-        numeric_column("matrix", (2, 2), normalizer="standard"), "quantiles:3"
+    "formula": fc.numeric_column("vector", 3, normalizer=lambda x: (x - 3) / 2 * x + 1),
+    "formula of two axes": fc.numeric_column("matrix", (2, 2), normalizer=np.square),
+    "integers": fc.numeric_column("month", dtype="int64"),
+    "bins": fc.piecewise_linear_column(fc.numeric_column("float"), "distinct:5"),
+    "bins, filled": fc.piecewise_linear_column(filled, EDGES, encoding="hat"),
+    "bins of elements": fc.piecewise_linear_column(
+        fc.numeric_column("matrix", (2, 2), normalizer="standard"), "quantiles:3"
     ),
-    "bins of integers": piecewise_linear_column(
-        numeric_column("month", dtype="int32"), [1.5, 4, 7.25], encoding="onehot"
+    "bins of integers": fc.piecewise_linear_column(
+        fc.numeric_column("month", dtype="int32"), [1.5, 4, 7.25], encoding="onehot"
     ),
-    "many bins": piecewise_linear_column(
-        numeric_column("vector", 3, dtype="float64"), np.arange(-99, 99, 1.5)
+    "many bins": fc.piecewise_linear_column(
+        fc.numeric_column("vector", 3, dtype="float64"), np.arange(-99, 99, 1.5)
     ),
-    "integers, filled": numeric_column("month", dtype="int32", default_value=4),
-    "weighted": weighted_categorical_column(vocabulary("words", WORDS), "weights"),
-    "weighted by integers": weighted_categorical_column(
+    "integers, filled": fc.numeric_column("month", dtype="int32", default_value=4),
+    "weighted": fc.weighted_categorical_column(vocabulary("words", WORDS), "weights"),
+    "weighted by integers": fc.weighted_categorical_column(
         hashed("string", 9), "month", dtype="int32"
     ),
-    "weighted buckets": weighted_categorical_column(
-        bucketized_column(numeric_column("vector", 3), EDGES), "vector"
+    "weighted buckets": fc.weighted_categorical_column(
+        fc.bucketized_column(fc.numeric_column("vector", 3), EDGES), "vector"
     ),
-    "indicator": indicator_column(identity("month", 12)),
-    "embedding": embedding_column(hashed("words", 9), 2),
-    "sequence": sequence_numeric_column("steps"),
-    "sequence, padded": sequence_numeric_column(
+    "indicator": fc.indicator_column(identity("month", 12)),
+    "embedding": fc.embedding_column(hashed("words", 9), 2),
+    "sequence": fc.sequence_numeric_column("steps"),
+    "sequence, padded": fc.sequence_numeric_column(
         "steps", default_value=2.0, normalizer="standard", indicate_missing=True
     ),
-    "sequence of ids": indicator_column(
-        sequence_categorical_column_with_identity("month", 12)
+    "sequence of ids": fc.indicator_column(
+        fc.sequence_categorical_column_with_identity("month", 12)
     ),
-    "sequence of hashes": indicator_column(
-        sequence_categorical_column_with_hash_bucket("text", 12, delimiter="|")
+    "sequence of hashes": fc.indicator_column(
+        fc.sequence_categorical_column_with_hash_bucket("text", 12, delimiter="|")
     ),
 }
 ALL = CATEGORICAL | OTHERS
@@ -159,7 +147,7 @@ def some_rows(columns, X, n_rows):
 def assert_same(columns, X, **options):
     """Compare many rows, one and two; and let ONNX Runtime encode none."""
     columns = list(columns)
-    fitted = FeatureColumns(columns).fit(some_rows(columns, X, None))
+    fitted = fc.FeatureColumns(columns).fit(some_rows(columns, X, None))
     in_onnx = EncodedInOnnx(fitted, some_rows(columns, X, None), **options)
     for n_rows in (None, 1, 2):
         rows = some_rows(columns, X, n_rows)
@@ -193,16 +181,16 @@ def test_encodes_as_numpy(column):
 def test_elements_have_default_values_of_their_own(normalizer):
     vectors = raw_columns(40)["vector"].copy()  # tests share the table
     vectors[::3, 0] = vectors[::2, 2] = np.nan
-    column = numeric_column("vector", 3, [0.5, 1.0, -2.0], normalizer=normalizer)
+    column = fc.numeric_column("vector", 3, [0.5, 1.0, -2.0], normalizer=normalizer)
     assert_same([column], {"vector": vectors})
 
 
 def test_the_least_integer_is_missing_where_minus_one_is_a_value():
-    columns = [crossed_column(["integer", "month"], 100), vocabulary("integer", [1])]
+    columns = [fc.crossed_column(["integer", "month"], 100), vocabulary("integer", [1])]
     X = {"integer": pd.Series([None, -1, 1], dtype="Int64"), "month": np.arange(3)}
     in_onnx = EncodedInOnnx(columns, X)
     assert in_onnx.inputs[0].missing == INT64.min
-    fitted = FeatureColumns(columns).fit(X)
+    fitted = fc.FeatureColumns(columns).fit(X)
     for key, values in in_onnx(X).items():
         assert values.tolist() == fitted.encode(X)[key].tolist()
     assert in_onnx(X)["integer_X_month_ids"][0, 0] == -1
@@ -210,10 +198,10 @@ def test_the_least_integer_is_missing_where_minus_one_is_a_value():
 
 
 def test_integers_that_are_numbers_too_come_as_floats():
-    month = indicator_column(identity("month", 12))
-    columns = [month, numeric_column("month", default_value="mean")]
+    month = fc.indicator_column(identity("month", 12))
+    columns = [month, fc.numeric_column("month", default_value="mean")]
     X = pd.DataFrame({"month": [1, None, 11]})
-    in_onnx = EncodedInOnnx(FeatureColumns(columns).fit(X), X)
+    in_onnx = EncodedInOnnx(fc.FeatureColumns(columns).fit(X), X)
     assert in_onnx.inputs[0].dtype == "float64"
     assert in_onnx(X)["month_ids"].tolist() == [[1], [-1], [11]]
     assert in_onnx(X)["month"].tolist() == [[1], [6], [11]]
@@ -224,8 +212,8 @@ def test_a_file_and_a_sequence_of_words(tmp_path):
     path.write_text("a\né\n", encoding="utf-8")
     X = raw_columns(50)
     assert_same([vocabulary_file("string", path, num_oov_buckets=2)], X)
-    sequence = sequence_categorical_column_with_vocabulary_list("month", [1, 2, 3])
-    assert_same([embedding_column(sequence, 2)], X)
+    sequence = fc.sequence_categorical_column_with_vocabulary_list("month", [1, 2, 3])
+    assert_same([fc.embedding_column(sequence, 2)], X)
 
 
 def test_dates():
@@ -238,8 +226,8 @@ def test_dates():
     X = {"t": np.concatenate([times, days, leap.astype(times.dtype), never])}
     parts = ("seconds", "month", "weekday", "hour", "day_of_year")
     assert_same([parsed("t", part, default_value=-1) for part in parts], X)
-    buckets = bucketized_column(parsed("t", "month"), [3.0, 6.0])
-    assert_same([buckets, periodic_column(parsed("t", "hour", default_value=0))], X)
+    buckets = fc.bucketized_column(parsed("t", "month"), [3.0, 6.0])
+    assert_same([buckets, fc.periodic_column(parsed("t", "hour", default_value=0))], X)
     with pytest.raises(ExportError, match="'t' is read as dates and as something else"):
         EncodedInOnnx([buckets, vocabulary("t", ["x"])], X)
 
@@ -248,10 +236,10 @@ def test_steps_of_several_numbers():
     cells = np.random.default_rng(0).normal(size=(4, 3, 2))
     cells[0, 2:] = cells[1] = np.nan
     for shape, X in (((2,), cells), ((2, 1), cells[..., None])):
-        assert_same([sequence_numeric_column("steps", shape)], {"steps": X})
+        assert_same([fc.sequence_numeric_column("steps", shape)], {"steps": X})
 
 
-class _Own(NumericColumn):
+class _Own(fc.NumericColumn):
     pass
 
 
@@ -270,7 +258,7 @@ def test_refuses_a_column_of_the_users():
     ],
 )
 def test_refuses_a_normalizer_that_is_no_formula(normalizer, message):
-    column = numeric_column("x", normalizer=normalizer)
+    column = fc.numeric_column("x", normalizer=normalizer)
     with pytest.raises(ExportError, match=message):
         EncodedInOnnx([column], {"x": np.zeros(2)})
 
@@ -281,14 +269,14 @@ def test_formulas_of_numpy_are_traced():
             x = function(abs(np.sign(x) * x) + 1) ** 2 / 2.0 - np.maximum(x, 0)
         return x
 
-    column = numeric_column("x", normalizer=formula, dtype="float64")
+    column = fc.numeric_column("x", normalizer=formula, dtype="float64")
     X = {"x": np.random.default_rng(0).normal(size=50)}
     found = EncodedInOnnx([column], X, dtype="float64")(X)["x"]
     np.testing.assert_allclose(found, column.encode(X)["x"], rtol=1e-4)
 
 
 def test_inputs_must_have_different_names():
-    columns = [numeric_column(0), numeric_column("0")]
+    columns = [fc.numeric_column(0), fc.numeric_column("0")]
     with pytest.raises(ExportError, match="Two inputs would have the name '0'"):
         Inputs(Graph("g"), columns, np.float32)
 
@@ -296,11 +284,17 @@ def test_inputs_must_have_different_names():
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ([crossed_column(["a", "b"], 9)], "not known whether column 'a'"),
-        ([numeric_column("a"), vocabulary("a", ["x"])], "as numbers and as strings"),
+        ([fc.crossed_column(["a", "b"], 9)], "not known whether column 'a'"),
+        ([fc.numeric_column("a"), vocabulary("a", ["x"])], "as numbers and as strings"),
         ([vocabulary("a", ["x"]), vocabulary("a", [1])], "as strings by one"),
-        ([numeric_column("a"), numeric_column("a", 2)], r"shapes \(None, 1\) and"),
-        ([numeric_column("a", (2, 1)), numeric_column("a", 2)], "which one input"),
+        (
+            [fc.numeric_column("a"), fc.numeric_column("a", 2)],
+            r"shapes \(None, 1\) and",
+        ),
+        (
+            [fc.numeric_column("a", (2, 1)), fc.numeric_column("a", 2)],
+            "which one input",
+        ),
     ],
 )
 def test_refuses_raw_columns_that_are_no_single_input(columns, message):

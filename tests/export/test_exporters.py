@@ -45,18 +45,6 @@ def versions(exporter, estimator):
     return list_versions(estimator.model_dir / "export" / exporter.name)
 
 
-def test_final(estimator):
-    exporter = FinalExporter("final", format="checkpoint")
-    assert [export(exporter, estimator, f) for f in (False, True)] == [False, True]
-
-
-@pytest.mark.parametrize(("keep", "left"), [(None, 3), (2, 2)])
-def test_latest(estimator, keep, left):
-    exporter = LatestExporter("latest", exports_to_keep=keep, format="checkpoint")
-    assert all(export(exporter, estimator) for _ in range(3))
-    assert len(versions(exporter, estimator)) == left
-
-
 def test_best_goes_on_in_another_process(estimator):
     losses = [math.nan, 3.0, 4.0, 2.0, 2.0, math.nan, 1.0]
     exported = [export(Best(exports_to_keep=2), estimator, loss=x) for x in losses]
@@ -84,15 +72,6 @@ def test_what_could_not_be_exported_is_not_the_best(estimator, monkeypatch):
         patch.setattr(Estimator, "export", raising(OSError("full")))
         export(Best(), estimator, loss=1.0)
     assert export(Best(), estimator, loss=2.0)
-
-
-def test_a_rule_of_the_users(estimator):
-    def auc_larger(best_eval_result, current_eval_result):
-        return current_eval_result["auc"] > best_eval_result["auc"]
-
-    exporter = Best("best_auc", auc_larger)
-    exported = [export(exporter, estimator, auc=auc) for auc in (0.5, 0.4, 0.6)]
-    assert exported == [True, False, True]
 
 
 @pytest.mark.parametrize(

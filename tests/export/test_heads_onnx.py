@@ -91,24 +91,6 @@ def test_predicts_as_the_head(head, dtype):
     assert all(v.shape[0] == 0 and v.ndim == 2 for v in nothing.values())
 
 
-@pytest.mark.parametrize(
-    "classes",
-    [[3, 7], [-1.5, 2.0], [False, True], ["no", "yes"]],
-    ids=["int", "float", "bool", "str"],
-)
-def test_classes_come_as_strings_and_labels_in_their_own_type(classes):
-    head = BinaryClassHead()
-    columns, network = model_of(head)
-    graph = build_onnx(columns, network, head, classes=np.array(classes))
-    found = run(graph.model, {"x": rows()})
-    chosen = np.array(classes)[found["class_ids"]]
-    np.testing.assert_array_equal(found["labels"], chosen)
-    assert found["labels"].dtype.kind == chosen.dtype.kind.replace("U", "O")
-    np.testing.assert_array_equal(found["classes"], chosen.astype(str))
-    assert found["all_classes"][0].tolist() == [str(label) for label in classes]
-    assert graph.signatures["predict"].outputs["labels"].shape == (None, 1)
-
-
 def test_small_probabilities_keep_their_digits():
     head = BinaryClassHead()
     columns, network = model_of(head, scale=20.0)

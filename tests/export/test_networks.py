@@ -13,24 +13,9 @@ from skest import (
     LinearClassifier,
     RNNClassifier,
 )
+from skest import feature_columns as fc
 from skest.exceptions import ExportError
 from skest.export import load
-from skest.feature_columns import (
-    bucketized_column,
-    categorical_column_with_hash_bucket,
-    categorical_column_with_identity,
-    categorical_column_with_vocabulary_list,
-    crossed_column,
-    embedding_column,
-    indicator_column,
-    numeric_column,
-    periodic_column,
-    piecewise_linear_column,
-    sequence_categorical_column_with_identity,
-    sequence_numeric_column,
-    shared_embeddings,
-    weighted_categorical_column,
-)
 from skest.networks import ACTIVATIONS
 from tests.adapters._families import small
 from tests.export._raw import raw_columns
@@ -42,13 +27,13 @@ N_ROWS = 40
 X = raw_columns(N_ROWS)
 Y = np.arange(N_ROWS) % 3
 
-words = categorical_column_with_hash_bucket("words", 20)
-weighted = weighted_categorical_column(words, "weights")
-city = categorical_column_with_vocabulary_list("string", ["a", "b", "é"])
-month = categorical_column_with_identity("month", 12)
-size = numeric_column("vector", 3)
-filled = numeric_column("float", default_value="mean", normalizer="robust")
-buckets = bucketized_column(size, [0.0, 1.0])
+words = fc.categorical_column_with_hash_bucket("words", 20)
+weighted = fc.weighted_categorical_column(words, "weights")
+city = fc.categorical_column_with_vocabulary_list("string", ["a", "b", "é"])
+month = fc.categorical_column_with_identity("month", 12)
+size = fc.numeric_column("vector", 3)
+filled = fc.numeric_column("float", default_value="mean", normalizer="robust")
+buckets = fc.bucketized_column(size, [0.0, 1.0])
 
 
 def assert_same_answers(model, tmp_path, X=X, atol=1e-5):
@@ -72,42 +57,49 @@ def fitted(kind, X=X, **options):
 
 def embedded(combiner):
     return [
-        embedding_column(source, 3, combiner=combiner, max_norm=norm)
+        fc.embedding_column(source, 3, combiner=combiner, max_norm=norm)
         for source, norm in ((words, 0.5), (weighted, None), (city, None))
     ]
 
 
 DENSE = {
     **{combiner: embedded(combiner) for combiner in ("sum", "mean", "sqrtn")},
-    "buckets": [embedding_column(buckets, 2, combiner="sum"), indicator_column(city)],
-    "shared": shared_embeddings(
-        [words, categorical_column_with_hash_bucket("string", 20)], 3
+    "buckets": [
+        fc.embedding_column(buckets, 2, combiner="sum"),
+        fc.indicator_column(city),
+    ],
+    "shared": fc.shared_embeddings(
+        [words, fc.categorical_column_with_hash_bucket("string", 20)], 3
     ),
     "indicators": [
-        indicator_column(words),
-        indicator_column(weighted_categorical_column(city, "month")),
-        indicator_column(weighted),
+        fc.indicator_column(words),
+        fc.indicator_column(fc.weighted_categorical_column(city, "month")),
+        fc.indicator_column(weighted),
     ],
     "periodic": [
-        periodic_column(filled),
-        periodic_column(numeric_column("matrix", (2, 2), normalizer="quantile"), 3, 1),
-        periodic_column(numeric_column("month", dtype="int64")),
+        fc.periodic_column(filled),
+        fc.periodic_column(
+            fc.numeric_column("matrix", (2, 2), normalizer="quantile"), 3, 1
+        ),
+        fc.periodic_column(fc.numeric_column("month", dtype="int64")),
     ],
     **{
         encoding: [
-            piecewise_linear_column(filled, [-1, 0, 0.5, 2], 3, encoding),
-            piecewise_linear_column(size, [-1, 0, 0.5, 2], 3, encoding),
-            piecewise_linear_column(numeric_column("month"), [0, 5, 9], None, encoding),
+            fc.piecewise_linear_column(filled, [-1, 0, 0.5, 2], 3, encoding),
+            fc.piecewise_linear_column(size, [-1, 0, 0.5, 2], 3, encoding),
+            fc.piecewise_linear_column(
+                fc.numeric_column("month"), [0, 5, 9], None, encoding
+            ),
         ]
         for encoding in ("ple", "hat", "onehot")
     },
 }
 SPARSE = [
     *(words, month, buckets, city, weighted, size),
-    crossed_column(["string", "month"], 50),
-    indicator_column(city),
-    embedding_column(city, 2),
-    piecewise_linear_column(filled, [-1, 0, 0.5, 2]),
+    fc.crossed_column(["string", "month"], 50),
+    fc.indicator_column(city),
+    fc.embedding_column(city, 2),
+    fc.piecewise_linear_column(filled, [-1, 0, 0.5, 2]),
 ]
 
 
@@ -143,15 +135,17 @@ def test_an_activation_that_no_graph_has(tmp_path):
 
 @pytest.mark.parametrize("cell_type", ["simple_rnn", "lstm", "gru"])
 def test_recurrent(tmp_path, cell_type):
-    page = sequence_categorical_column_with_identity("page", 6, 0)
-    numbers = sequence_numeric_column("steps", default_value=0.0, normalizer="standard")
+    page = fc.sequence_categorical_column_with_identity("page", 6, 0)
+    numbers = fc.sequence_numeric_column(
+        "steps", default_value=0.0, normalizer="standard"
+    )
     rows = {key: X[key][:20] for key in ("steps", "vector")}
     rows["page"] = np.empty(20, object)
     rows["page"][:] = [[i % 6] * len(cell) for i, cell in enumerate(rows["steps"])]
     model = fitted(
         RNNClassifier,
         rows,
-        sequence_feature_columns=[numbers, embedding_column(page, 2)],
+        sequence_feature_columns=[numbers, fc.embedding_column(page, 2)],
         context_feature_columns=[size],
         units=(4, 3),
         cell_type=cell_type,
@@ -176,12 +170,12 @@ def test_one_long_list_among_many_short_ones_is_summed_exactly(tmp_path, kind):
     """Thousands of values in a row are added up as exactly as in the estimator."""
     rng = np.random.default_rng(0)
     names = [f"w{i}" for i in range(50)]
-    listed = categorical_column_with_vocabulary_list("k", names)
-    given = weighted_categorical_column(listed, "w")
+    listed = fc.categorical_column_with_vocabulary_list("k", names)
+    given = fc.weighted_categorical_column(listed, "w")
     column = {
-        "indicator": indicator_column(listed),
-        "embedding": embedding_column(given, 8, combiner="sum"),
-        "weighted indicator": indicator_column(given),
+        "indicator": fc.indicator_column(listed),
+        "embedding": fc.embedding_column(given, 8, combiner="sum"),
+        "weighted indicator": fc.indicator_column(given),
     }[kind]
     rows = {"k": np.empty(12, object), "w": np.empty(12, object)}
     for i, n in enumerate([5000] + [0, 1] * 5 + [2]):
@@ -208,7 +202,7 @@ def test_numbers_of_neighbours_are_computed_at_once(tmp_path, dtype):
     for values in rows.values():
         values[rng.random(N_ROWS) < 0.1] = np.nan
     columns = [
-        numeric_column(name, dtype=dtype, **kinds[i % 5 if i < 20 else 5])
+        fc.numeric_column(name, dtype=dtype, **kinds[i % 5 if i < 20 else 5])
         for i, name in enumerate(rows)
     ]
     assert_same_answers(

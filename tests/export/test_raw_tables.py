@@ -92,14 +92,6 @@ def test_columns_that_do_not_fit_together():
         columns_of({"a": [1]}, ["x"], parts)
 
 
-def test_a_part_that_is_called_as_the_whole():
-    parts = {"x": ["x", "y"]}
-    for table in ({"x": [1], "y": [2]}, {"x": np.array([[1, 2]])}):
-        np.testing.assert_array_equal(columns_of(table, ["x"], parts)["x"], [[1, 2]])
-    with pytest.raises(ValueError, match=r"\['x'\] are missing"):
-        columns_of({"y": [2]}, ["x"], parts)
-
-
 def test_dates():
     feature = Feature("t", {"dtype": "int64", "shape": [None, 1], "unit": "us"})
     first = ["1970-01-01T00:00:01", "1970-01-01 00:00:01Z", 10**6]

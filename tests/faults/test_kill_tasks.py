@@ -4,6 +4,7 @@
 import contextlib
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -14,18 +15,21 @@ import pytest
 
 from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import DirectoryStore
+from tests.distributed._processes import wait_for
 
 ROOT = Path(__file__).parents[2]
-N_KILLS, MAX_STEPS = 6, 400
+KILLED, MAX_STEPS = ("worker", "ps", "chief"), 200
 
 
-def tasks_of(launcher):
-    """Return the processes of the tasks that have begun, but for the launcher."""
+def tasks_of(launcher, kind):
+    """Return the processes of the tasks of a kind that have begun."""
     found = []
     for children in Path(f"/proc/{launcher}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += [int(pid) for pid in children.read_text().split()]
-    return sorted(found)
+            for pid in children.read_text().split():
+                if f'"type": "{kind}"' in Path(f"/proc/{pid}/environ").read_text():
+                    found.append(int(pid))
+    return found
 
 
 @pytest.mark.slow
@@ -34,6 +38,7 @@ def tasks_of(launcher):
 def test_a_training_survives_the_death_of_any_task(tmp_path):
     rng, model_dir = random.Random(0), tmp_path / "model"
     settings = f'{{"max_steps": {MAX_STEPS}, "timeout": 30.0}}'
+    told = (tmp_path / "told").open("w+")
     launcher = subprocess.Popen(
         [
             *(sys.executable, "-m", "skest.distributed.launch"),
@@ -43,20 +48,25 @@ def test_a_training_survives_the_death_of_any_task(tmp_path):
         ],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=told,
     )
     store, reached = DirectoryStore(model_dir), 0
-    with launcher:
-        for _ in range(N_KILLS):
+    with launcher, told:
+        for kind in KILLED:
             before = store.version()
-            while store.version() == before and launcher.poll() is None:
-                time.sleep(0.01)
+            wait_for(lambda before=before: store.version() != before)
             time.sleep(rng.uniform(0, 0.3))
-            if launcher.poll() is None:
-                os.kill(rng.choice(tasks_of(launcher.pid)), signal.SIGKILL)
+            wait_for(lambda kind=kind: tasks_of(launcher.pid, kind))
+            os.kill(rng.choice(tasks_of(launcher.pid, kind)), signal.SIGKILL)
             step = store.latest_step() or 0
             assert step >= reached  # what was saved is never lost
             reached = step
         assert launcher.wait(300) == 0
+        told.seek(0)
+        said = told.read()
+    for kind in KILLED:
+        assert re.search(rf"{kind}-\d was killed by signal 9", said)
+    assert said.count("all tasks are started again") == 1
     assert MAX_STEPS <= store.latest_step() <= MAX_STEPS + 1
     for path in model_dir.glob("ckpt-*"):
         read_checkpoint(path)

@@ -77,9 +77,7 @@ def test_parameters_refused() -> None:
         ("x", [0], TypeError, "must come from numeric_column; got 'x'"),
         (numeric_column("x", shape=(2, 2)), [0], ValueError, "one dimension"),
         (numeric_column("x"), [], ValueError, "non-empty list of numbers"),
-        (numeric_column("x"), ["a"], ValueError, "non-empty list of numbers"),
         (numeric_column("x"), [1, 1], ValueError, "finite and sorted"),
-        (numeric_column("x"), [1, NAN], ValueError, "finite and sorted"),
         (
             numeric_column("x"),
             [0, 1e300],
@@ -93,7 +91,6 @@ def test_parameters_refused() -> None:
             "in the range of the dtype of its source, int32; got -1099511627776",
         ),
         (numeric_column("x"), "quantiles:1", ValueError, "'quantiles:N' with N"),
-        (numeric_column("x"), "deciles", ValueError, "'quantiles:N' with N"),
         (
             numeric_column("x", default_value=0, indicate_missing=True),
             [0],

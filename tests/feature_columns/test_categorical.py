@@ -5,12 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skest.feature_columns import (
-    categorical_column_with_hash_bucket,
-    categorical_column_with_identity,
-    categorical_column_with_vocabulary_list,
-    crossed_column,
-)
+from skest import feature_columns as fc
 
 
 def ids(column: Any, values: Any) -> list[Any]:
@@ -19,16 +14,16 @@ def ids(column: Any, values: Any) -> list[Any]:
 
 class TestIdentity:
     def test_negative_integers_have_no_id(self) -> None:
-        column = categorical_column_with_identity("c", 3)
+        column = fc.categorical_column_with_identity("c", 3)
         assert ids(column, [0, 2, -1, -7]) == [[0], [2], [-1], [-1]]
 
     def test_default_value_is_not_for_missing_cells(self) -> None:
-        column = categorical_column_with_identity("c", 3, default_value=1)
+        column = fc.categorical_column_with_identity("c", 3, default_value=1)
         values = pd.Series([0, 3, -7, -1, None], dtype="Int64")
         assert ids(column, values) == [[0], [1], [1], [-1], [-1]]
 
     def test_too_large(self) -> None:
-        column = categorical_column_with_identity("c", 3)
+        column = fc.categorical_column_with_identity("c", 3)
         with pytest.raises(ValueError, match=r"'c' holds 3, but .* num_buckets=3"):
             ids(column, [0, 3])
 
@@ -46,20 +41,20 @@ class TestIdentity:
             ({"key": None}, TypeError, "'key' of identity column None"),
         ]:
             with pytest.raises(error, match=message):
-                categorical_column_with_identity(
+                fc.categorical_column_with_identity(
                     **{"key": "c", "num_buckets": 3, **options}
                 )
 
 
 class TestHashBucket:
     def test_missing_cells_have_no_id(self) -> None:
-        column = categorical_column_with_hash_bucket("c", 10)
+        column = fc.categorical_column_with_hash_bucket("c", 10)
         assert ids(column, ["", None]) == [[-1], [-1]]
         assert ids(column, [-1]) == [[-1]]
 
     def test_dtype_is_enforced(self) -> None:
         for dtype, value in [("string", 1), ("int64", "1")]:
-            column = categorical_column_with_hash_bucket("c", 10, dtype)
+            column = fc.categorical_column_with_hash_bucket("c", 10, dtype)
             with pytest.raises(
                 ValueError, match=f"of type '{dtype}', by 'dtype' of hash buc"
             ):
@@ -72,16 +67,16 @@ class TestHashBucket:
             ({"dtype": "bool"}, "'dtype' .* must be one of None"),
         ]:
             with pytest.raises(ValueError, match=message):
-                categorical_column_with_hash_bucket(
+                fc.categorical_column_with_hash_bucket(
                     **{"key": "c", "hash_bucket_size": 10, **options}
                 )
 
 
 def test_cells_with_several_values() -> None:
     for column in [
-        categorical_column_with_identity("c", 9),
-        categorical_column_with_vocabulary_list("c", [3, 4]),
-        categorical_column_with_hash_bucket("c", 9),
+        fc.categorical_column_with_identity("c", 9),
+        fc.categorical_column_with_vocabulary_list("c", [3, 4]),
+        fc.categorical_column_with_hash_bucket("c", 9),
     ]:
         several = np.array([[3, 4, -1], [-1, 3, 3]])
         one = column.encode({"c": several.ravel()})["c_ids"]
@@ -93,14 +88,14 @@ def test_cells_with_several_values() -> None:
 
 class TestInverse:
     def test_identity(self) -> None:
-        column = categorical_column_with_identity("c", 3)
+        column = fc.categorical_column_with_identity("c", 3)
         found = column.inverse(np.array([[0, 2], [-1, 1]]))
         assert found.dtype == object
         assert found.tolist() == [[0, 2], [None, 1]]
 
     def test_hashes_have_none(self) -> None:
-        crossed = crossed_column(["a", "b"], 9)
-        for column in (categorical_column_with_hash_bucket("c", 9), crossed):
+        crossed = fc.crossed_column(["a", "b"], 9)
+        for column in (fc.categorical_column_with_hash_bucket("c", 9), crossed):
             with pytest.raises(
                 ValueError, match="hashes its values, .* may share an id"
             ):
@@ -114,7 +109,7 @@ class TestInverse:
             (["a"], TypeError, "'ids' must be integers; got dtype <U1"),
         ]:
             with pytest.raises(error, match=message):
-                categorical_column_with_identity("c", 3).inverse(ids)
+                fc.categorical_column_with_identity("c", 3).inverse(ids)
 
 
 class TestDelimiter:
@@ -133,6 +128,6 @@ class TestDelimiter:
             ),
         ]:
             with pytest.raises(error, match=message):
-                categorical_column_with_hash_bucket("c", 9, **options)
+                fc.categorical_column_with_hash_bucket("c", 9, **options)
             with pytest.raises(error, match=message):
-                categorical_column_with_vocabulary_list("c", **options)
+                fc.categorical_column_with_vocabulary_list("c", **options)

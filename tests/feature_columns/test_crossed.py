@@ -8,18 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skest.feature_columns import (
-    categorical_column_with_hash_bucket,
-    categorical_column_with_identity,
-    categorical_column_with_vocabulary_list,
-    crossed_column,
-    numeric_column,
-    sequence_categorical_column_with_hash_bucket,
-)
+from skest import feature_columns as fc
 from skest.feature_columns.categorical import DEFAULT_HASH_KEY, int64_keys
 from skest.feature_columns.crossed import fingerprint_cat64
 
-VOCABULARY = categorical_column_with_vocabulary_list("v", ["ant", "bee"])
+VOCABULARY = fc.categorical_column_with_vocabulary_list("v", ["ant", "bee"])
 
 
 def ids(column: Any, **X: Any) -> list[Any]:
@@ -37,23 +30,23 @@ def bucket(*values: Any, size: int, start: int = DEFAULT_HASH_KEY) -> int:
 
 
 def test_chain_of_raw_names_in_their_order() -> None:
-    a_then_b = crossed_column(["b", "a"], 1000)
+    a_then_b = fc.crossed_column(["b", "a"], 1000)
     assert a_then_b.name == "a_X_b"
     assert a_then_b.feature_keys == ("b", "a")
     assert ids(a_then_b, a=["x"], b=[3]) == [[bucket(3, "x", size=1000)]]
-    assert ids(crossed_column(["a", "b"], 1000), a=["x"], b=[3]) == [
+    assert ids(fc.crossed_column(["a", "b"], 1000), a=["x"], b=[3]) == [
         [bucket("x", 3, size=1000)]
     ]
 
 
 def test_columns_come_before_raw_names() -> None:
-    column = crossed_column(["a", VOCABULARY], 1000)
+    column = fc.crossed_column(["a", VOCABULARY], 1000)
     assert ids(column, a=["x"], v=["bee"]) == [[bucket(1, "x", size=1000)]]
 
 
 def test_nested_crosses_are_flat() -> None:
-    nested = crossed_column([crossed_column(["a", VOCABULARY], 5), "b"], 1000)
-    flat = crossed_column(["a", VOCABULARY, "b"], 1000)
+    nested = fc.crossed_column([fc.crossed_column(["a", VOCABULARY], 5), "b"], 1000)
+    flat = fc.crossed_column(["a", VOCABULARY, "b"], 1000)
     X = {"a": ["x"], "b": ["y"], "v": ["ant"]}
     assert nested.name == flat.name == "a_X_b_X_v"
     assert ids(nested, **X) == ids(flat, **X)
@@ -64,11 +57,11 @@ def test_product_of_columns_with_several_values() -> None:
         ([["ant", "bee"], ["bee"]], None),
         (["ant|bee", "bee"], "|"),
     ]:
-        animals = categorical_column_with_vocabulary_list(
+        animals = fc.categorical_column_with_vocabulary_list(
             "v", ["ant", "bee"], delimiter=delimiter
         )
-        pages = categorical_column_with_identity("n", 9)
-        column = crossed_column([animals, pages, "a"], 1000)
+        pages = fc.categorical_column_with_identity("n", 9)
+        column = fc.crossed_column([animals, pages, "a"], 1000)
         X = {"v": cells, "n": [[4, 5], [6]], "a": [["x", "y", "z"], ["x"]]}
         rows = [([0, 1], [4, 5], ["x", "y", "z"]), ([1], [6], ["x"])]
         expected = [
@@ -86,7 +79,7 @@ def test_product_of_columns_with_several_values() -> None:
     )
 )
 def test_rows_are_independent(rows: list[tuple[str, int]]) -> None:
-    column = crossed_column(["a", "b"], 2**40)
+    column = fc.crossed_column(["a", "b"], 2**40)
     a, b = zip(*rows, strict=True)
     X = {"a": np.array(a, dtype=object), "b": np.array(b, dtype=np.int64)}
     expected = [[bucket(*row, size=2**40) if row[0] else -1] for row in rows]
@@ -102,7 +95,7 @@ CELLS = st.tuples(
 
 @given(st.lists(CELLS, min_size=1, max_size=4), st.sampled_from([1, 50]))
 def test_many_rows_are_as_one(cells: list[tuple[Any, ...]], n_copies: int) -> None:
-    column = crossed_column(["a", VOCABULARY, "n"], 2**40)
+    column = fc.crossed_column(["a", VOCABULARY, "n"], 2**40)
     vocabulary = {"ant": 0, "bee": 1, "cat": -1}  # the last one has no id
     expected = [
         [bucket(vocabulary[v], a, n, size=2**40) if a and v and n else -1]
@@ -119,26 +112,15 @@ def test_parameters_refused() -> None:
         (["a"], {}, ValueError, "two or more names or categorical columns; got"),
         ("ab", {}, TypeError, "'keys' .* must be a list or tuple .*; got 'ab'"),
         ({"a", "b"}, {}, TypeError, "'keys' .* whose order counts; got {'"),
-        ({"a": 1, "b": 2}, {}, TypeError, "'keys' .* must be a list or tuple"),
-        (5, {}, TypeError, "'keys' .* must be a list or tuple .*; got 5"),
-        (None, {}, TypeError, "'keys' .* must be a list or tuple .*; got None"),
-        (iter("ab"), {}, TypeError, "'keys' .* must be a list or tuple"),
-        (np.array(["a", "b"]), {}, TypeError, "'keys' .* must be a list or tuple"),
         (
-            ["a", numeric_column("x")],
+            ["a", fc.numeric_column("x")],
             {},
             TypeError,
             "Cut numbers with bucketized_column",
         ),
         (["a", 1.5], {}, TypeError, "names of raw columns or categorical columns"),
         (
-            ["a", categorical_column_with_hash_bucket("h", 5)],
-            {},
-            ValueError,
-            "hash bucket column 'h': hashing twice .* Use the name 'h' itself",
-        ),
-        (
-            ["a", sequence_categorical_column_with_hash_bucket("h", 5)],
+            ["a", fc.categorical_column_with_hash_bucket("h", 5)],
             {},
             ValueError,
             "hash bucket column 'h': hashing twice .* Use the name 'h' itself",
@@ -156,7 +138,6 @@ def test_parameters_refused() -> None:
             r"at most 2\*\*63, .* got 9223372036854775809",
         ),
         (["a", "b"], {"hash_key": -1}, ValueError, "'hash_key' .* at least 0"),
-        (["a", "b"], {"hash_key": 2**64}, ValueError, r"less than 2\*\*64"),
     ]:
         with pytest.raises(error, match=message):
-            crossed_column(keys, **{"hash_bucket_size": 5, **options})
+            fc.crossed_column(keys, **{"hash_bucket_size": 5, **options})

@@ -9,48 +9,6 @@ import pytest
 from skest.feature_columns import LinearFeatures, infer_feature_columns
 from skest.feature_columns import choice as chosen
 
-FRAME = pd.DataFrame(
-    {
-        "f64": np.arange(12.0),
-        "f32": np.arange(12, dtype=np.float32),
-        "gaps": [None, *range(11)],
-        "flag": [True, False] * 6,
-        "few": [*"abcdefghija", None],
-        "many": [f"m{i}" for i in range(11)] + [""],
-        "level": pd.Categorical(["u", "v"] * 6, categories=list("stuvwxyzabcdef")),
-        "object": pd.Series(["a", "b", None] * 4, dtype=object),
-    }
-)
-CATEGORICAL = ["flag", "few", "many", "level", "object"]
-
-
-def test_frame_for_a_deep_model() -> None:
-    columns = infer_feature_columns(FRAME)
-    assert [column.name for column in columns.active] == [
-        "f64",
-        "f32",
-        "gaps",
-        "flag_indicator",
-        "few_indicator",
-        "many_embedding",
-        "many_target_statistics",
-        "level_indicator",
-        "object_indicator",
-    ]
-    f64, f32, gaps = columns.active[:3]
-    assert (f64.dtype, f32.dtype) == ("float64", "float32")
-    encoded = columns.fit(FRAME).encode(FRAME)
-    assert encoded["gaps"].shape == (12, 2)
-    assert encoded["f64"].shape == (12, 1)
-    assert (f64.normalizer, f64.default_value) == ("standard", "mean")
-    assert gaps.indicate_missing == "auto"
-
-
-def test_frame_for_a_linear_model() -> None:
-    columns = infer_feature_columns(FRAME, kind="linear")
-    assert [column.name for column in columns.active][3:] == CATEGORICAL
-    assert "vocabulary_" in vars(columns.fit(FRAME).active[-1])
-
 
 @pytest.mark.parametrize("kind", ["dense", "linear"])
 def test_very_many_levels_are_hashed(
@@ -83,13 +41,6 @@ def test_array_of_mixed_objects() -> None:
     columns = infer_feature_columns(X)
     assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
     assert columns.fit(X).encode(X)["x1"].shape == (2, 2)
-
-
-def test_neither_dates_nor_categories() -> None:
-    X = pd.DataFrame({"when": ["2026-01-31", "2026-02-31"]})
-    message = "'when' must hold dates in ISO form, also as strings; got '2026-02-31'"
-    with pytest.raises(ValueError, match=message):
-        infer_feature_columns(X)
 
 
 def test_names_that_end_as_encoded_keys_do() -> None:

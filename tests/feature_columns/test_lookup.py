@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -13,7 +12,6 @@ from skest.feature_columns.lookup import (
     looked_up,
     looked_up_often,
     row_lookup,
-    row_lookups,
     row_table,
 )
 
@@ -188,20 +186,3 @@ def test_several_values_factors_and_norms_are_looked_up_as_one_by_one():
             Lookup(random_table(7, 2, torch.float64), one, "mean"),
         ]
     )
-
-
-def test_every_table_is_asked_for_by_itself(monkeypatch):
-    """Whoever keeps the rows elsewhere takes the place of `embedding`."""
-    asked, look_up = [], F.embedding
-
-    def embedding(ids, weight, sparse):
-        asked.append(weight)
-        return look_up(ids, weight, sparse=sparse)
-
-    monkeypatch.setattr(F, "embedding", embedding)
-    tables, ids = (
-        [random_table(3, 2), random_table(4, 2)],
-        [torch.tensor([[1], [-1]])] * 2,
-    )
-    row_lookups(tables, ids)
-    assert [id(weight) for weight in asked] == [id(weight) for weight in tables]

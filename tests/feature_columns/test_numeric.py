@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
@@ -31,15 +31,6 @@ def test_scaling_is_that_of_scikit_learn(
     result = column.fit({"x": X}).transform({"x": X})
     assert result.dtype == dtype
     assert_allclose(result, scaler.fit_transform(X), rtol=1e-4, atol=1e-5)
-
-
-def test_computes_in_its_dtype_as_onnx_does(rng: np.random.Generator) -> None:
-    X = {"x": rng.normal(100, 7, size=1000)}
-    column = numeric_column("x", normalizer="standard").fit(X)
-    x, center, scale = (
-        np.asarray(a, dtype=np.float32) for a in (X["x"], column.center_, column.scale_)
-    )
-    assert_array_equal(column.transform(X)[:, 0], (x - center) / scale)
 
 
 def test_robust_scaling_is_that_of_realmlp(rng: np.random.Generator) -> None:
@@ -74,9 +65,7 @@ def test_default_value_fills_before_scaling() -> None:
 def test_every_element_may_have_its_default_value() -> None:
     for shape, default in [
         (3, [1.0, 2, 3]),
-        (3, (1, 2, 3)),
         ((3, 1), [[1], [2], [3]]),
-        (3, [1, 2.0, 3]),
         (3, np.array([1.0, 2.0, 3.0])),
         ((3, 1), np.array([[1], [2], [3]], dtype=np.int32)),
     ]:
@@ -129,12 +118,6 @@ def test_integers_are_encoded_as_floats_for_int64_means_ids() -> None:
     assert column.transform({"x": [1, 2]}).dtype == np.int64
 
 
-def test_cells_are_flat_in_the_output() -> None:
-    for shape in [6, (6,), (2, 3)]:
-        column = numeric_column("x", shape=shape)
-        assert encoded(column, np.arange(12).reshape(2, 2, 3)).shape == (2, 6)
-
-
 def test_normalizer_sees_the_shape_of_the_cells() -> None:
     column = numeric_column("x", shape=(2, 2), normalizer=lambda x: x[:, ::-1])
     assert encoded(column, [[[1, 2], [3, 4]]]).tolist() == [[3, 4, 1, 2]]
@@ -145,11 +128,9 @@ def test_cells_refused() -> None:
     for options, values, message in [
         ({}, [1, NAN], "'x' holds NaN .* Set 'default_value' to a number or to 'mean'"),
         ({}, [1, np.inf], "'x' holds inf; infinity"),
-        ({"default_value": 0}, [1, -np.inf], "'x' holds -inf; infinity"),
         ({}, [1e300], r"'x' holds 1e\+300, which is infinity in dtype float32"),
         ({"shape": 2}, [1.0], r"'x' must have shape \(2,\); got \(1,\)"),
         ({"dtype": "int64"}, [1.5], r"'x' holds 1\.5, which dtype int64 cannot hold"),
-        ({"dtype": "int32"}, [2**40], "which dtype int32 cannot hold"),
         (
             {"normalizer": np.log},
             [1.0, 0.0],
@@ -174,36 +155,12 @@ def test_parameters_refused() -> None:
             ValueError,
             "'default_value' .* is 2.7, which its dtype int32 cannot hold",
         ),
-        (
-            {"default_value": 2**40, "dtype": "int32"},
-            ValueError,
-            "which its dtype int32 cannot hold",
-        ),
         ({"default_value": 1e300}, ValueError, "which its dtype float32 cannot hold"),
-        ({"default_value": 10**400}, ValueError, "which its dtype float32 cannot"),
         ({"shape": (1.5,)}, ValueError, "'shape' of numeric column 'x'"),
         ({"default_value": "median"}, ValueError, "'mean' or None; got 'median'"),
         ({"default_value": [1, 2]}, ValueError, r"of shape \(1,\), .* got \[1, 2\]"),
-        (
-            {"default_value": np.ones(2)},
-            ValueError,
-            r"of shape .* got .*\[1\.0?, 1\.0?\]",
-        ),
-        ({"default_value": []}, ValueError, r"a list of them of shape .* got \[\]"),
         ({"default_value": [NAN]}, ValueError, r"a finite number, .* got \[nan\]"),
-        ({"default_value": [["a"]], "shape": (1, 1)}, ValueError, "a finite number"),
-        (
-            {"default_value": [1, 2.5], "dtype": "int32", "shape": 2},
-            ValueError,
-            r"is \[1, 2.5\], which its dtype int32 cannot hold",
-        ),
-        (
-            {"default_value": NAN},
-            ValueError,
-            "'mean' or None; got nan",
-        ),
         ({"dtype": "float16"}, ValueError, "'dtype' .* must be one of 'float32'"),
-        ({"dtype": "number"}, ValueError, "'dtype' .* got 'number'"),
         (
             {"normalizer": "zscore"},
             ValueError,
@@ -238,10 +195,3 @@ def test_nothing_to_learn_from() -> None:
         column = numeric_column("x", shape=len(values[0]), default_value="mean")
         with pytest.raises(ValueError, match=f"'x'{where} has no numbers to learn"):
             column.fit({"x": np.array(values)}, sample_weight=weight)
-
-
-def test_failed_fit_leaves_what_was_learned() -> None:
-    column = numeric_column("x", normalizer="standard").fit({"x": [0.0, 2.0]})
-    with pytest.raises(ValueError, match="infinity"):
-        column.fit({"x": [5.0, np.inf]})
-    assert column.center_.tolist() == [1.0]

@@ -11,7 +11,6 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
-from skest import RunConfig
 from skest.adapters import (
     DNNClassifier,
     DNNLinearCombinedClassifier,
@@ -23,7 +22,6 @@ from skest.feature_columns import (
     DenseFeatures,
     FeatureColumns,
     LinearFeatures,
-    bucketized_column,
     numeric_column,
     periodic_column,
     sequence_numeric_column,
@@ -109,26 +107,6 @@ def network(model: Any = DNNClassifier, **parameters: Any) -> Any:
     return model((8,), **settings | parameters)
 
 
-def test_a_recorded_fit_is_the_eager_one() -> None:
-    pair = numeric_column("pair", 2, dtype="float64")
-    given = [periodic_column(pair), *columns()[:1]]
-    eager, recorded = (
-        DNNLinearCombinedClassifier(
-            linear_feature_columns=[bucketized_column(AGE, [0.0])],
-            dnn_feature_columns=given,
-            dnn_hidden_units=[8],
-            max_iter=9,
-            random_state=0,
-            config=RunConfig(execution=execution, log_step_count_steps=None),
-        ).fit(X, Y)
-        for execution in ("eager", "graph")
-    )
-    assert_array_equal(eager.predict_proba(X), recorded.predict_proba(X))
-    variables = recorded.estimator_.checkpoint.variables
-    for name, values in eager.estimator_.checkpoint.variables.items():
-        assert torch.equal(values, variables[name])
-
-
 def test_fitted_columns_transform_as_the_network_does() -> None:
     model = network().fit(X, Y)
     fitted = model.feature_columns_
@@ -154,13 +132,6 @@ def test_fitted_columns_transform_as_the_network_does() -> None:
 
 
 TINY = {"learning_rate": 1e-9, "max_steps": 1}
-
-
-def test_a_checkpoint_has_it_all(tmp_path: Any) -> None:
-    model = network(config=RunConfig(model_dir=tmp_path)).fit(X, Y)
-    source = model.estimator_.latest_checkpoint()
-    again = clone(model).set_params(warm_start_from=source, random_state=1, **TINY)
-    assert_allclose(again.fit(X, Y).predict_proba(X), model.predict_proba(X), rtol=1e-4)
 
 
 def test_a_warm_start_goes_on_from_it() -> None:

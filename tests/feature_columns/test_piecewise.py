@@ -12,8 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from skest import RunConfig
-from skest.adapters import DNNLinearCombinedClassifier
 from skest.feature_columns import (
     DenseFeatures,
     FeatureColumns,
@@ -230,31 +228,3 @@ def test_numbers_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             ple().fit({"x": values})
-
-
-def test_a_recorded_fit_is_the_eager_one() -> None:
-    X = pd.DataFrame(rng.normal(size=(150, 3)), columns=list("abc"))
-    X.loc[::9, "a"] = NAN
-    y = (X["a"].fillna(1) > 0.3) ^ (X["b"] < 0)
-    columns = [
-        piecewise_linear_column(numeric_column("a"), "distinct:9"),
-        piecewise_linear_column(numeric_column("b"), "tree:9", 4, "hat"),
-        piecewise_linear_column(numeric_column("b"), "quantiles:9", 4, "onehot"),
-        piecewise_linear_column(numeric_column("c"), "distinct:9", None),
-    ]
-    eager, recorded = (
-        DNNLinearCombinedClassifier(
-            dnn_feature_columns=columns,
-            linear_feature_columns=columns,
-            dnn_hidden_units=[8],
-            dnn_optimizer=[("*_ple_weights", "adagrad"), ("*", "adam")],
-            max_iter=3,
-            random_state=0,
-            config=RunConfig(execution=execution, log_step_count_steps=None),
-        ).fit(X, y)
-        for execution in ("eager", "graph")
-    )
-    assert_array_equal(eager.predict_proba(X), recorded.predict_proba(X))
-    found = recorded.estimator_.checkpoint.variables
-    assert found["dnn.inputs.b_hat_weights"].any()
-    assert found["linear.a_ple_weights"].any()

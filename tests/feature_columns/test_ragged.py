@@ -6,12 +6,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from skest.feature_columns import (
-    categorical_column_with_identity,
-    categorical_column_with_vocabulary_list,
-    indicator_column,
-    numeric_column,
-)
+from skest import feature_columns as fc
 from skest.feature_columns.cells import factorize
 from skest.feature_columns.ragged import split
 from skest.feature_columns.table import Table
@@ -28,13 +23,13 @@ def test_lists_of_integers() -> None:
         pl.Series([[7, -1, None], None, [5]]),
         [np.array([7, -1]), np.array([]), np.array([5], dtype=np.int8)],
     ]:
-        column = categorical_column_with_identity("c", 8)
+        column = fc.categorical_column_with_identity("c", 8)
         ids = column.encode({"c": cells})["c_ids"]
         assert ids[:, :2].tolist() == [[7, -1], [-1, -1], [5, -1]]
 
 
 def test_lists_are_one_bag() -> None:
-    column = indicator_column(categorical_column_with_vocabulary_list("c"))
+    column = fc.indicator_column(fc.categorical_column_with_vocabulary_list("c"))
     X = {"c": [["b", "a", "b"], ["z"], [], ["a"]]}
     column.fit({"c": [["b", "a"], ["a"]]})
     assert column.transform(X).tolist() == [[1, 2], [0, 0], [0, 0], [1, 0]]
@@ -62,7 +57,7 @@ def test_no_lists_of_categories() -> None:
 def test_lists_of_several_lengths_are_no_numbers() -> None:
     message = "'x' must hold numbers, .* got lists of 0 to 2 values.*sequence_numeric"
     with pytest.raises(ValueError, match=message):
-        numeric_column("x").encode({"x": [[1.0], [2.0, 3.0], None]})
+        fc.numeric_column("x").encode({"x": [[1.0], [2.0, 3.0], None]})
 
 
 def split_values(values: Any, delimiter: str = "|") -> list[list[str]]:
@@ -82,7 +77,7 @@ def test_split() -> None:
 
 
 def test_split_of_nothing_but_missing_cells() -> None:
-    column = categorical_column_with_vocabulary_list("c", ["a"], delimiter="|")
+    column = fc.categorical_column_with_vocabulary_list("c", ["a"], delimiter="|")
     encoded = column.encode({"c": np.array([None, ""], dtype=object)})
     assert encoded["c_ids"].tolist() == [[-1], [-1]]
 
@@ -92,6 +87,6 @@ def test_split_refused() -> None:
         ([1, 2], "'c' must hold one string in each cell, .*'|'; got integers"),
         ([["a", "b"]], "'c' must hold one string .*; got several values in a cell"),
     ]:
-        column = categorical_column_with_vocabulary_list("c", delimiter="|")
+        column = fc.categorical_column_with_vocabulary_list("c", delimiter="|")
         with pytest.raises(ValueError, match=message):
             column.fit({"c": values})

@@ -16,17 +16,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 
-from skest.feature_columns import (
-    FeatureColumns,
-    SparseMatrixColumn,
-    bucketized_column,
-    categorical_column_with_hash_bucket,
-    categorical_column_with_vocabulary_list,
-    crossed_column,
-    numeric_column,
-    sequence_numeric_column,
-    weighted_categorical_column,
-)
+from skest import feature_columns as fc
 
 TEXT = st.text(max_size=3)  # with NUL, without surrogates
 HUGE = st.integers(-(2**63), 2**63 - 1)
@@ -41,18 +31,18 @@ LISTS = st.one_of(
 
 
 def vocabulary_column(delimiter: str | None = None) -> Any:
-    return categorical_column_with_vocabulary_list(
+    return fc.categorical_column_with_vocabulary_list(
         "c", num_oov_buckets=3, delimiter=delimiter
     )
 
 
 def hashed(delimiter: str | None = None) -> Any:
-    return categorical_column_with_hash_bucket("c", 2**30, delimiter=delimiter)
+    return fc.categorical_column_with_hash_bucket("c", 2**30, delimiter=delimiter)
 
 
 def crossed(delimiter: str | None = None) -> Any:
-    column = categorical_column_with_vocabulary_list("c", delimiter=delimiter)
-    return crossed_column([column, "other"], 2**40)
+    column = fc.categorical_column_with_vocabulary_list("c", delimiter=delimiter)
+    return fc.crossed_column([column, "other"], 2**40)
 
 
 EVERY_KIND = pytest.mark.parametrize("make", [vocabulary_column, hashed, crossed])
@@ -158,13 +148,13 @@ INTEGERS = [7, -1, 2**62 + 1, 0, -(2**63), 2**63 - 1, 7]
 
 
 def check_form(X: Any, values: list[Any]) -> None:
-    column = categorical_column_with_vocabulary_list("c", num_oov_buckets=3)
-    columns = FeatureColumns([column, crossed_column([column, "c"], 2**40)])
+    column = fc.categorical_column_with_vocabulary_list("c", num_oov_buckets=3)
+    columns = fc.FeatureColumns([column, fc.crossed_column([column, "c"], 2**40)])
     columns.fit({"c": as_objects(values)})
     expected = columns.encode({"c": as_objects(values)})
     for key, ids in columns.encode(X).items():
         assert_array_equal(ids, expected[key])
-    buckets = categorical_column_with_hash_bucket("c", 2**30)
+    buckets = fc.categorical_column_with_hash_bucket("c", 2**30)
     expected_buckets = buckets.encode({"c": as_objects(values)})["c_ids"]
     assert_array_equal(buckets.encode(X)["c_ids"], expected_buckets)
 
@@ -188,7 +178,7 @@ def test_forms_of_lists() -> None:
         lambda lists: pa.table({"c": lists}),
     ]:
         lists = [["a", "b"], [], ["c", "é", "a"]]
-        column = categorical_column_with_vocabulary_list("c", ["a", "b", "c", "é"])
+        column = fc.categorical_column_with_vocabulary_list("c", ["a", "b", "c", "é"])
         encoded = column.encode(make(lists))["c_ids"]
         assert encoded.tolist() == [[0, 1, -1], [-1, -1, -1], [2, 3, 0]]
 
@@ -203,7 +193,7 @@ def test_surrogates_are_refused(make: Make) -> None:
 
 def test_surrogates_in_a_vocabulary_are_refused() -> None:
     with pytest.raises(ValueError, match=r"column 'c' holds '\\udfff', which is not"):
-        categorical_column_with_vocabulary_list("c", ["a", "\udfff"])
+        fc.categorical_column_with_vocabulary_list("c", ["a", "\udfff"])
 
 
 def test_integers_beyond_64_bits_are_refused() -> None:
@@ -213,8 +203,8 @@ def test_integers_beyond_64_bits_are_refused() -> None:
 
 
 def test_weights_of_parts_are_those_of_the_whole() -> None:
-    words = categorical_column_with_vocabulary_list("w", ["a", "b"], delimiter="|")
-    column = weighted_categorical_column(words, "f")
+    words = fc.categorical_column_with_vocabulary_list("w", ["a", "b"], delimiter="|")
+    column = fc.weighted_categorical_column(words, "f")
     lists = pd.DataFrame(
         {"w": pd.Series(["a|b", "a"], dtype="category"), "f": [[1.0, 2.0], [5.0]]}
     )
@@ -232,12 +222,14 @@ def test_weights_of_parts_are_those_of_the_whole() -> None:
 
 
 SCALED = {
-    "minmax": numeric_column("a", normalizer="minmax"),
-    "standard": numeric_column("a", normalizer="standard"),
-    "filled": numeric_column("a", default_value=0, normalizer="minmax"),
-    "bucketized": bucketized_column(numeric_column("a", normalizer="minmax"), [0.5]),
-    "sequence": sequence_numeric_column("a", normalizer="minmax"),
-    "matrix": SparseMatrixColumn("a"),
+    "minmax": fc.numeric_column("a", normalizer="minmax"),
+    "standard": fc.numeric_column("a", normalizer="standard"),
+    "filled": fc.numeric_column("a", default_value=0, normalizer="minmax"),
+    "bucketized": fc.bucketized_column(
+        fc.numeric_column("a", normalizer="minmax"), [0.5]
+    ),
+    "sequence": fc.sequence_numeric_column("a", normalizer="minmax"),
+    "matrix": fc.SparseMatrixColumn("a"),
 }
 
 
@@ -245,7 +237,7 @@ SCALED = {
 def test_numbers_that_become_infinite_are_refused(column: Any) -> None:
     train = {"a": np.array([[0.0], [1e-6]], dtype=np.float32)}
     X = {"a": np.array([[0.0], [1e35]], dtype=np.float32)}
-    for made in (FeatureColumns([column]).fit(train), clone(column).fit(train)):
+    for made in (fc.FeatureColumns([column]).fit(train), clone(column).fit(train)):
         for method in (made.encode, made.transform):
             if column.length_key is not None:
                 method = made.encode  # there is no plain matrix of sequences
@@ -254,9 +246,9 @@ def test_numbers_that_become_infinite_are_refused(column: Any) -> None:
 
 
 def test_numbers_that_become_infinite_in_the_type_of_the_network() -> None:
-    column = numeric_column("a", dtype="float64")
+    column = fc.numeric_column("a", dtype="float64")
     with pytest.raises(
         ValueError, match="'a' holds a number that is infinite .*float32"
     ):
-        FeatureColumns([column]).encode({"a": [1e300]})
+        fc.FeatureColumns([column]).encode({"a": [1e300]})
     assert column.transform({"a": [1e300]}) == 1e300

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +14,6 @@ from skest.feature_columns.statistics import (
     extremes,
     mean_and_scale,
 )
-
-FLOATS = st.floats(-1e6, 1e6, width=32)
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1))
@@ -54,20 +51,6 @@ def test_numbers_that_are_nearly_the_same() -> None:
     for low, high in [(0.0, 1e-300), (1.0, np.nextafter(1.0, 2))]:
         values = np.array([low, high])
         assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
-
-
-@given(st.lists(FLOATS, min_size=2, max_size=9, unique=True), st.data())
-def test_says_what_onnx_operators_say(train: list[float], data: Any) -> None:
-    """Max, Min, Less, Not, ReduceSum, Gather, Sub, Div, Mul, Add: nothing else."""
-    learned = UniformMap.learned(np.array(train, dtype=np.float32), None)
-    x = np.array(data.draw(st.lists(FLOATS, min_size=1)), dtype=np.float32)
-    knots, images = learned
-    cut = np.minimum(np.maximum(x, knots[0]), knots[-1])
-    left = (~np.less(cut[:, None], knots[1:-1])).sum(axis=1)
-    low, high = np.take(knots, left), np.take(knots, left + 1)
-    below, above = np.take(images, left), np.take(images, left + 1)
-    expected = below + (cut - low) / (high - low) * (above - below)
-    assert_array_equal(learned(x), expected)
 
 
 class TestColumn:

@@ -9,17 +9,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.preprocessing import TargetEncoder
 
 from skest import DNNClassifier
-from skest.feature_columns import (
-    FeatureColumns,
-    categorical_column_with_hash_bucket,
-    categorical_column_with_vocabulary_list,
-    target_statistics_column,
-)
+from skest import feature_columns as fc
 
 
 def column_of(key: str = "c", **settings: Any) -> Any:
-    vocabulary = categorical_column_with_vocabulary_list(key)
-    return target_statistics_column(vocabulary, **settings)
+    vocabulary = fc.categorical_column_with_vocabulary_list(key)
+    return fc.target_statistics_column(vocabulary, **settings)
 
 
 def levels_of(rng: np.random.Generator, n_rows: int = 300) -> np.ndarray:
@@ -78,7 +73,7 @@ def test_targets_of_all_kinds() -> None:
         (np.array([[1], [2, 3]] * 20, dtype=object), 1),
     ]:
         X = {"c": np.array([*"abcd"] * 10, dtype=object)}
-        columns = FeatureColumns([column_of()]).fit(X, y)
+        columns = fc.FeatureColumns([column_of()]).fit(X, y)
         assert columns.active[0].size == size == len(columns.get_feature_names_out())
         beside = columns.training_features(X, y, seed=0)
         for features in (X, X | beside):
@@ -89,7 +84,7 @@ def test_targets_of_all_kinds() -> None:
 
 def test_a_label_is_not_in_what_stands_for_its_row(rng: np.random.Generator) -> None:
     X, y = {"c": levels_of(rng)}, rng.normal(size=300)
-    columns = FeatureColumns([column_of()]).fit(X, y)
+    columns = fc.FeatureColumns([column_of()]).fit(X, y)
     changed = y.copy()
     changed[7] += 100
     before, after = (columns.training_features(X, own, seed=1) for own in (y, changed))
@@ -139,7 +134,7 @@ def test_what_is_held_out_teaches_nothing(rng: np.random.Generator) -> None:
 
 def test_what_is_refused() -> None:
     for make, error, message in [
-        (lambda: target_statistics_column("c"), TypeError, "must be a categorical"),
+        (lambda: fc.target_statistics_column("c"), TypeError, "must be a categorical"),
         (lambda: column_of(smooth=-1), ValueError, "'smooth' .* 'auto' or a number"),
         (
             lambda: column_of().fit({"c": [["a", "b"]]}, [1.0]),
@@ -155,8 +150,8 @@ def test_export(tmp_path: Any, rng: np.random.Generator) -> None:
     export = pytest.importorskip("skest.export")
     pytest.importorskip("onnxruntime")
     X = pd.DataFrame({"c": levels_of(rng), "d": levels_of(rng)})
-    hashed = categorical_column_with_hash_bucket("d", 30)
-    columns = [column_of(), target_statistics_column(hashed)]
+    hashed = fc.categorical_column_with_hash_bucket("d", 30)
+    columns = [column_of(), fc.target_statistics_column(hashed)]
     model = DNNClassifier(feature_columns=columns, max_iter=2, random_state=0)
     model.fit(X, rng.integers(0, 3, 300))
     version = model.export(tmp_path)

@@ -128,11 +128,6 @@ class TestVocabularyList:
         for column, values, message in [
             (("c", ["a"]), [1], "type 'string', .*'c'; got 1 of type 'int64'"),
             (("c", [1]), ["a"], "type 'int64', .*'c'; got 'a' of type 'string'"),
-            (
-                ("c", None, "int64"),
-                ["a"],
-                "type 'int64', .*'c'; got 'a' of type 'string'",
-            ),
             (("c",), [None, ""], "'c' has no value that occurs often enough"),
         ]:
             with pytest.raises(ValueError, match=message):
@@ -153,18 +148,11 @@ class TestVocabularyList:
                 "a list of values, .* the str 'abc'",
             ),
             ({"vocabulary_list": {"a"}}, TypeError, "a list .* whose order .* the set"),
-            ({"vocabulary_list": 5}, TypeError, "a list of values, .*; got the int 5"),
             (
                 {"vocabulary_list": [1.0]},
                 ValueError,
                 "either of strings or of integers",
             ),
-            (
-                {"vocabulary_list": [True]},
-                ValueError,
-                "either of strings or of integers",
-            ),
-            ({"vocabulary_list": ["a", 1]}, ValueError, "either of strings or of"),
             (
                 {"vocabulary_list": np.array([1, -1])},
                 ValueError,
@@ -182,21 +170,13 @@ class TestVocabularyList:
                 "is 'int64', but",
             ),
             (
-                {"default_value": -2},
-                ValueError,
-                "'default_value' .* at least -1; got -2",
-            ),
-            (
                 {"vocabulary_list": ["a"], "default_value": 1},
                 ValueError,
                 "less than the size of the vocabulary, 1; got 1",
             ),
-            ({"num_oov_buckets": -1}, ValueError, "'num_oov_buckets' .* at least 0"),
             ({"num_oov_buckets": 1, "default_value": 0}, ValueError, "use one of them"),
             ({"min_frequency": 0}, ValueError, "'min_frequency' .* at least 1"),
             ({"min_frequency": 1.0}, ValueError, "'min_frequency' .* between 0 and 1"),
-            ({"min_frequency": 0.0}, ValueError, "'min_frequency' .* got 0.0"),
-            ({"min_frequency": "few"}, TypeError, "'min_frequency' .* an integer"),
             ({"max_categories": 0}, ValueError, "'max_categories' .* at least 1"),
             (
                 {"vocabulary_list": ["a"], "max_categories": 3},

@@ -10,43 +10,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from skest.feature_columns import (
-    bucketized_column,
-    categorical_column_with_vocabulary_list,
-    numeric_column,
-    shared_embeddings,
-)
+from skest import feature_columns as fc
 
 WEIGHTS = st.floats(1e-3, 1e3)
 Learned = Callable[[dict[str, Any], Any], Any]
 
 
 def boundaries(X: dict[str, Any], weight: Any) -> Any:
-    column = bucketized_column(numeric_column("x"), "quantiles:10")
+    column = fc.bucketized_column(fc.numeric_column("x"), "quantiles:10")
     return column.fit(X, sample_weight=weight).boundaries_
 
 
 def scaled_boundaries(X: dict[str, Any], weight: Any) -> Any:
-    source = numeric_column("x", default_value="mean", normalizer="standard")
-    column = bucketized_column(source, "quantiles:4")
+    source = fc.numeric_column("x", default_value="mean", normalizer="standard")
+    column = fc.bucketized_column(source, "quantiles:4")
     return column.fit(X, sample_weight=weight).boundaries_
 
 
 def quantile_map(X: dict[str, Any], weight: Any) -> Any:
-    column = numeric_column("x", normalizer="quantile")
+    column = fc.numeric_column("x", normalizer="quantile")
     return np.concatenate(column.fit(X, sample_weight=weight).quantile_maps_[0])
 
 
 def most_frequent(X: dict[str, Any], weight: Any) -> Any:
-    column = categorical_column_with_vocabulary_list("c", max_categories=3)
+    column = fc.categorical_column_with_vocabulary_list("c", max_categories=3)
     return list(column.fit(X, sample_weight=weight).vocabulary_)
 
 
 def shared(X: dict[str, Any], weight: Any) -> Any:
     columns = [
-        categorical_column_with_vocabulary_list(key, max_categories=3) for key in "cd"
+        fc.categorical_column_with_vocabulary_list(key, max_categories=3)
+        for key in "cd"
     ]
-    column = shared_embeddings(columns, 2)[0].fit(X, sample_weight=weight)
+    column = fc.shared_embeddings(columns, 2)[0].fit(X, sample_weight=weight)
     return list(column.categorical_column_.vocabulary_)
 
 
@@ -54,7 +50,7 @@ def share(X: dict[str, Any], weight: Any) -> Any:
     """Have 9 in just as many rows as are needed."""
     added = {key: np.append(values, [9, 9]) for key, values in X.items()}
     n_other = len(X["c"])
-    column = categorical_column_with_vocabulary_list(
+    column = fc.categorical_column_with_vocabulary_list(
         "c", min_frequency=2 / (n_other + 2)
     )
     if weight is not None:

@@ -176,62 +176,29 @@ def test_dense_gradients_follow_the_original(case_id):
     _check(case, *run(case["config"], w0, gradients, before_step=before_step))
 
 
-def _adam(case, after_correction):
-    """The rule in NumPy, with epsilon added after or before the bias is corrected."""
-    config = case["config"]
-    b1, b2 = config.get("beta_1", 0.9), config.get("beta_2", 0.999)
-    weight, gradients = decode(case["inputs"]["w0"]), decode(case["inputs"]["grads"])
-    m = v = highest = np.zeros_like(weight)
-    weights = []
-    for step, g in enumerate(gradients, start=1):
-        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
-        highest = np.maximum(highest, v)
-        root = np.sqrt(highest if config.get("amsgrad") else v)
-        correction = math.sqrt(1 - b2**step)
-        epsilon = 1e-7 if after_correction else 1e-7 / correction
-        rate = config["learning_rate"] / (1 - b1**step)
-        weight = weight - rate * m / (root / correction + epsilon)
-        weights.append(weight)
-    return np.array(weights)
-
-
 @pytest.mark.parametrize(
     "case_id", [i for i, r in NOT_APPLICABLE.items() if r is ADAM_EPSILON]
 )
 def test_where_adam_adds_epsilon(case_id):
     case = case_of(case_id)
-    expected = decode(case["expected"]["weights_per_step"])
-    original, documented = _adam(case, False), _adam(case, True)
-    np.testing.assert_allclose(original, expected, rtol=RTOL, atol=ATOL)
-    weights, _ = _run(case)
-    np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
     _check(case, *_run(case, before_step=place_epsilon_as_keras))
+    with pytest.raises(AssertionError):  # nothing else is listed
+        _check(case, *_run(case))
 
 
 def test_clipping_outside_the_optimizer():
     """A hook of the test clips, and then the trajectory is that of the original."""
     case = case_of("sgd/clipvalue")
     _check(case, *_run(case))
-    unclipped = {k: v for k, v in case["config"].items() if k != "clipvalue"}
-    weights, _ = _run({**case, "config": unclipped})
-    gradients = decode(case["inputs"]["grads"])
-    documented = decode(case["inputs"]["w0"]) - 0.1 * np.cumsum(gradients, axis=0)
-    np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
 
 
 def test_rmsprop_from_a_mean_square_of_one():
     """With the slot of the original the trajectory is its own, without it another."""
     case = case_of("v1/rmsprop")
-    w0, gradients = decode(case["inputs"]["w0"]), decode(case["inputs"]["grads"])
-    square_avg = torch.ones(w0.shape)
+    square_avg = torch.ones(decode(case["inputs"]["w0"]).shape)
     _check(case, *_run(case, state={"step": torch.zeros(()), "square_avg": square_avg}))
-    square, weight, documented = np.zeros_like(w0), w0, []
-    for g in gradients:
-        square = 0.9 * square + 0.1 * g * g
-        weight = weight - 0.01 * g / (np.sqrt(square) + 1e-10)
-        documented.append(weight)
-    weights, _ = _run(case)
-    np.testing.assert_allclose(weights, documented, rtol=RTOL, atol=ATOL)
+    with pytest.raises(AssertionError):
+        _check(case, *_run(case))
 
 
 def _centered_rmsprop(case, under_root):

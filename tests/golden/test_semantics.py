@@ -12,28 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from skest import (
-    Estimator,
-    EstimatorSpec,
-    EvalSpec,
-    RunConfig,
-    TrainSpec,
-    add_metrics,
-    exceptions,
-    hooks,
-    train_and_evaluate,
-)
+import skest
+from skest import feature_columns as fc
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import read_eval_results
 from skest.core.files import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from skest.export import load as load_export
-from skest.feature_columns import (
-    DenseFeatures,
-    FeatureColumns,
-    LinearFeatures,
-    numeric_column,
-)
 from skest.heads import MultiClassHead
 from skest.inputs import ArrayDataset
 from skest.metrics import Mean
@@ -185,7 +170,9 @@ def of(prefix):
 def raises(error):
     """Expect an error of the type; texts are skest's own."""
     name = error["type"]
-    return pytest.raises(getattr(exceptions, name, None) or getattr(builtins, name))
+    return pytest.raises(
+        getattr(skest.exceptions, name, None) or getattr(builtins, name)
+    )
 
 
 GROUPS = [
@@ -214,7 +201,7 @@ def test_every_case_is_run_or_listed():
 # Calls of an Estimator
 
 
-class CallHook(hooks.Hook):
+class CallHook(skest.hooks.Hook):
     """Notes calls under their names in TensorFlow; stops after a step if asked to."""
 
     def __init__(self, stop_at=None):
@@ -235,7 +222,7 @@ class CallHook(hooks.Hook):
         self.calls.append("end")
 
 
-class CallListener(hooks.CheckpointListener):
+class CallListener(skest.hooks.CheckpointListener):
     def __init__(self):
         self.calls = []
 
@@ -416,10 +403,10 @@ def run_exporters(config, model_dir, exporters, max_steps):
         config["metric_by_step"],
     )
     calls = []
-    metrics, exports = train_and_evaluate(
+    metrics, exports = skest.train_and_evaluate(
         estimator,
-        TrainSpec(counting_input(config["train_batches"]), max_steps),
-        EvalSpec(
+        skest.TrainSpec(counting_input(config["train_batches"]), max_steps),
+        skest.EvalSpec(
             counting_input(2),
             exporters=[Spy(exporter_of(e), calls) for e in exporters],
             throttle_secs=config["throttle_secs"],
@@ -475,12 +462,12 @@ def check_early_stopping(case, tmp_path):
         left.pop("metric_by_step"),
     )
     arguments = left.pop("hook")
-    make = getattr(hooks, arguments["hook"])
+    make = getattr(skest.hooks, arguments["hook"])
     hook = make(estimator, **{k: v for k, v in arguments.items() if k != "hook"})
-    metrics, _ = train_and_evaluate(
+    metrics, _ = skest.train_and_evaluate(
         estimator,
-        TrainSpec(counting_input(), left.pop("max_steps"), hooks=[hook]),
-        EvalSpec(counting_input(2), throttle_secs=0),
+        skest.TrainSpec(counting_input(), left.pop("max_steps"), hooks=[hook]),
+        skest.EvalSpec(counting_input(2), throttle_secs=0),
     )
     refuse_unread(left, case["id"])
     results = read_eval_results(estimator.eval_dir())
@@ -509,14 +496,14 @@ def check_hooks(case):
     estimator = counting_estimator(None)
     if case["component"] == "InMemoryEvaluatorHook":
         steps = left.pop("train_steps")
-        hook = hooks.InMemoryEvaluatorHook(estimator, counting_input(2), **left)
+        hook = skest.hooks.InMemoryEvaluatorHook(estimator, counting_input(2), **left)
         estimator.train(counting_input(), [hook], steps=steps)
         assert list(hook.results) == expected["evaluated_steps"]
         m = [result["m"] for result in hook.results.values()]
         np.testing.assert_allclose(m, expected["metric_m"], rtol=1e-6)
     else:
         estimator.train(counting_input(), steps=left.pop("trained_before"))
-        estimator.train(counting_input(), [hooks.StopAtStepHook(**left)])
+        estimator.train(counting_input(), [skest.hooks.StopAtStepHook(**left)])
         assert estimator.checkpoint.global_step == expected["final_global_step"]
 
 
@@ -535,7 +522,7 @@ def check_add_metrics(case):
     assert metric in ("m = -7", "mean(10*x)")
     estimator, step = counting_estimator(None), case["expected"]["global_step"]
     estimator.checkpoint = Checkpoint(int(step), {"w": torch.tensor(step)})
-    results = add_metrics(estimator, metric_fn).evaluate(counting_input(3))
+    results = skest.add_metrics(estimator, metric_fn).evaluate(counting_input(3))
     assert results == pytest.approx(case["expected"])
 
 
@@ -566,7 +553,7 @@ def check_run_config(case):
     args = {SAME_FIELDS[name]: v for name, v in case["config"]["args"].items()}
 
     def make():
-        config = RunConfig(**args)
+        config = skest.RunConfig(**args)
         changes = case["config"]["replace"]
         return config if changes is None else config.replace(**changes)
 
@@ -605,9 +592,9 @@ def check_tf_config(case, variable, monkeypatch):
     args = case["config"].get("args", {})
     if "error" in expected:
         with raises(expected["error"]):
-            RunConfig(**args)
+            skest.RunConfig(**args)
         return
-    config = RunConfig(**args)
+    config = skest.RunConfig(**args)
     expected.pop("session_device_filters")  # there are no sessions
     # An address has no scheme: there is no gRPC.
     assert config.master == expected.pop("master").removeprefix("grpc://")
@@ -620,13 +607,15 @@ def returns(value):
 
 
 def train_with(input_fn, function=model_fn):
-    Estimator(function).train(input_fn, steps=1)
+    skest.Estimator(function).train(input_fn, steps=1)
 
 
 CONSTRUCT = {
-    "err_config_type": lambda: Estimator(model_fn, config="abc"),
-    "err_model_fn_extra_arg": lambda: Estimator(lambda features, labels, mode, foo: 0),
-    "err_model_fn_no_features": lambda: Estimator(lambda labels, mode: 0),
+    "err_config_type": lambda: skest.Estimator(model_fn, config="abc"),
+    "err_model_fn_extra_arg": lambda: skest.Estimator(
+        lambda features, labels, mode, foo: 0
+    ),
+    "err_model_fn_no_features": lambda: skest.Estimator(lambda labels, mode: 0),
     "err_model_fn_returns_int": lambda: train_with(table_fn(), returns(3)),
     "err_input_fn_three_tuple_dataset": lambda: train_with(lambda: [(1, 2, 3)]),
     "err_input_fn_bad_arg": lambda: train_with(lambda foo: []),
@@ -643,8 +632,8 @@ def check_construction(case):
         with raises(expected["error"]):
             CONSTRUCT[name]()
     elif name == "model_dir_from_config":
-        config = RunConfig(model_dir=case["config"]["config_model_dir"])
-        assert Estimator(model_fn, config=config).model_dir == Path(
+        config = skest.RunConfig(model_dir=case["config"]["config_model_dir"])
+        assert skest.Estimator(model_fn, config=config).model_dir == Path(
             expected["model_dir"]
         )
     else:
@@ -655,7 +644,7 @@ def check_construction(case):
             seen.update(mode=mode, params=params, config=type(config).__name__)
             return table_fn()()
 
-        Estimator(model_fn, params={"batch": 3}).train(input_fn, steps=1)
+        skest.Estimator(model_fn, params={"batch": 3}).train(input_fn, steps=1)
         assert seen == expected
 
 
@@ -693,8 +682,8 @@ def check_estimator_spec(case):
 
     def run():
         mode = config["mode"]
-        estimator = Estimator(
-            lambda features, labels, mode: EstimatorSpec(config["mode"], **fields)
+        estimator = skest.Estimator(
+            lambda features, labels, mode: skest.EstimatorSpec(config["mode"], **fields)
         )
         estimator.checkpoint = Checkpoint(0, fields["network"].state_dict())
         if mode == "eval":
@@ -718,25 +707,27 @@ def check_specs(case):
     name, config = case["id"].partition("/")[2], case["config"]
     expected = expected_of(case)
     if name == "train_defaults":
-        spec = TrainSpec(table_fn())
+        spec = skest.TrainSpec(table_fn())
         assert spec.max_steps == expected.pop("max_steps")
         assert {key: list(getattr(spec, key)) for key in expected} == expected
         return
     with raises(expected["error"]):
         if name == "err_te_eval_spec_type":
-            train_and_evaluate(Estimator(model_fn), TrainSpec(table_fn()), None)
+            skest.train_and_evaluate(
+                skest.Estimator(model_fn), skest.TrainSpec(table_fn()), None
+            )
         elif name == "err_train_input_fn":
-            TrainSpec(**config)
+            skest.TrainSpec(**config)
         else:
-            EvalSpec(table_fn(), **config)
+            skest.EvalSpec(table_fn(), **config)
 
 
 def exported_by_core(config, base):
     """Export an Estimator of the feature columns and the head of a case."""
     left = {key: v for key, v in config.items() if key != "feature_columns"}
-    columns = FeatureColumns(
+    columns = fc.FeatureColumns(
         [
-            numeric_column(c["key"], c.get("shape", 1))
+            fc.numeric_column(c["key"], c.get("shape", 1))
             for c in config["feature_columns"]
             if c["kind"] == "numeric"
         ]
@@ -751,9 +742,9 @@ def exported_by_core(config, base):
     def model_fn(features, labels, mode):
         size = head.logits_dimension
         network = (
-            LinearFeatures(columns, size)
+            fc.LinearFeatures(columns, size)
             if hidden is None
-            else DNN(DenseFeatures(columns), hidden, size)
+            else DNN(fc.DenseFeatures(columns), hidden, size)
         )
         return head.create_estimator_spec(
             features, mode, network, encode=columns.encode
@@ -761,7 +752,7 @@ def exported_by_core(config, base):
 
     X = {"x": np.ones(2, np.float32), "z": np.ones((2, 2), np.float32)}
     spec = model_fn(X, None, "infer")
-    estimator = Estimator(model_fn)
+    estimator = skest.Estimator(model_fn)
     estimator.checkpoint = Checkpoint(0, spec.network.state_dict())
     return estimator.export(base, example=X)
 
@@ -773,7 +764,7 @@ def test_export(tmp_path):
 def check_export(case, tmp_path):
     if "error" in case["expected"]:
         with raises(case["expected"]["error"]):
-            Estimator(model_fn, model_dir=tmp_path).export(tmp_path / "export")
+            skest.Estimator(model_fn, model_dir=tmp_path).export(tmp_path / "export")
         return
     pytest.importorskip("onnx")
     found = load_export(exported_by_core(case["config"], tmp_path)).signatures

@@ -7,14 +7,9 @@ import numpy as np
 import torch
 
 from skest import Estimator, VocabInfo, WarmStartSettings
+from skest import feature_columns as fc
 from skest.canned.linear import linear_model_fn
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.feature_columns import (
-    FeatureColumns,
-    categorical_column_with_vocabulary_file,
-    categorical_column_with_vocabulary_list,
-    numeric_column,
-)
 from skest.heads import BinaryClassHead
 from skest.inputs import ArrayDataset
 from tests.golden._cases import check_each, decode, refuse_unread
@@ -38,21 +33,21 @@ def column_of(spec, folder):
     spec = dict(spec)
     kind, key = spec.pop("kind"), spec.pop("key")
     if kind == "numeric":
-        return numeric_column(key, **spec)
+        return fc.numeric_column(key, **spec)
     if kind == "vocabulary_list":
-        return categorical_column_with_vocabulary_list(key, **spec)
+        return fc.categorical_column_with_vocabulary_list(key, **spec)
     lines = spec.pop("file_lines")
     refuse_unread(spec, f"a {kind} column")
     path = folder / f"{len(lines)}.txt"
     path.write_text("\n".join(lines))
-    return categorical_column_with_vocabulary_file(key, path)
+    return fc.categorical_column_with_vocabulary_file(key, path)
 
 
 def model_of(specs, folder):
     return partial(
         linear_model_fn,
         head=BinaryClassHead(),
-        columns=FeatureColumns([column_of(spec, folder) for spec in specs]),
+        columns=fc.FeatureColumns([column_of(spec, folder) for spec in specs]),
         optimizer=partial(torch.optim.SGD, lr=0.0),
         learning_rate=None,
     )

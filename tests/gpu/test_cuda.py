@@ -11,15 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from skest import (
-    DNNClassifier,
-    DNNLinearCombinedClassifier,
-    Estimator,
-    EstimatorSpec,
-    ModeKeys,
-    RNNClassifier,
-    RunConfig,
-)
+import skest
 from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.distributed.ps.messages import MAC_BYTES, Message, Op, pack
 from skest.engine.recorded.cuda_graph import CudaGraphProgram
@@ -53,7 +45,7 @@ def test_wide_and_deep_learns_and_predicts_as_on_the_cpu(people, execution, opti
     X, y = people[0][["age", "word"]], people[1]
 
     def fitted(device, execution):
-        return DNNLinearCombinedClassifier(
+        return skest.DNNLinearCombinedClassifier(
             (16,),
             dnn_optimizer=optimizer,
             dnn_learning_rate=0.05,
@@ -78,7 +70,7 @@ def test_training_goes_on_on_the_other_device(people, optimizer, first):
     X, y = people[0][["age", "word"]], people[1]
 
     def fitted(*devices):
-        model = DNNLinearCombinedClassifier(
+        model = skest.DNNLinearCombinedClassifier(
             (16,),
             dnn_optimizer=optimizer,
             dnn_learning_rate=0.05,
@@ -96,7 +88,9 @@ def test_training_goes_on_on_the_other_device(people, optimizer, first):
 
 def test_a_model_of_the_gpu_is_the_same_after_pickling(people):
     X, y = people[0][["age", "word"]], people[1]
-    model = DNNClassifier((16,), max_iter=3, random_state=0, device="cuda").fit(X, y)
+    model = skest.DNNClassifier((16,), max_iter=3, random_state=0, device="cuda").fit(
+        X, y
+    )
     again = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(again.predict_proba(X), model.predict_proba(X))
     assert all(
@@ -106,7 +100,7 @@ def test_a_model_of_the_gpu_is_the_same_after_pickling(people):
 
 def test_sequences(people):
     X, y = people
-    model = RNNClassifier(8, max_iter=3, random_state=0, device="cuda").fit(
+    model = skest.RNNClassifier(8, max_iter=3, random_state=0, device="cuda").fit(
         X[["visits"]], y
     )
     assert np.isfinite(model.predict_proba(X[["visits"]])).all()
@@ -114,13 +108,13 @@ def test_sequences(people):
 
 def model_fn(features, labels, mode):
     network = torch.nn.Linear(features.shape[1], 1)
-    return EstimatorSpec(
+    return skest.EstimatorSpec(
         mode,
         network=network,
         loss=lambda y, z, x: (z[:, 0] - y).square().mean(),
         predictions=lambda z: {"y": z[:, 0]},
         optimizer=torch.optim.Adam(network.parameters(), 0.01)
-        if mode == ModeKeys.TRAIN
+        if mode == skest.ModeKeys.TRAIN
         else None,
     )
 
@@ -130,8 +124,8 @@ def test_checkpoints_move_between_devices(tmp_path, first):
     X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
 
     def train(device, steps):
-        config = RunConfig(random_seed=0, device=device, execution="eager")
-        estimator = Estimator(model_fn, tmp_path, config)
+        config = skest.RunConfig(random_seed=0, device=device, execution="eager")
+        estimator = skest.Estimator(model_fn, tmp_path, config)
         return estimator.train(lambda: ArrayDataset(X, X[:, 0]), max_steps=steps)
 
     second = {"cpu": "cuda", "cuda": "cpu"}[first]
@@ -144,7 +138,7 @@ def test_checkpoints_move_between_devices(tmp_path, first):
 
 def test_the_memory_of_the_gpu_is_free_after_a_call(people):
     X, y = people[0][["age", "word"]], people[1]
-    model = DNNClassifier((64,), max_iter=50, random_state=0, device="cuda")
+    model = skest.DNNClassifier((64,), max_iter=50, random_state=0, device="cuda")
 
     def allocated(n_calls):
         for _ in range(n_calls):
@@ -164,7 +158,7 @@ def test_out_of_memory_names_the_batch_size():
 
     def exhausting(features, labels, mode):
         network = Exhausting(3, 1)
-        return EstimatorSpec(
+        return skest.EstimatorSpec(
             mode,
             network=network,
             loss=lambda y, z, x: z.mean(),
@@ -172,7 +166,7 @@ def test_out_of_memory_names_the_batch_size():
         )
 
     X = np.zeros((64, 3), np.float32)
-    estimator = Estimator(exhausting, config=RunConfig(device="cuda"))
+    estimator = skest.Estimator(exhausting, config=skest.RunConfig(device="cuda"))
     with pytest.raises(
         torch.OutOfMemoryError, match="batches of 32 rows and 4 weights"
     ):
@@ -189,14 +183,14 @@ def test_out_of_memory_names_the_batch_size():
 )
 def test_workers_of_a_cluster_compute_on_the_gpu(people, strategy):
     X, y = people[0][["age", "word"]], people[1]
-    model = DNNLinearCombinedClassifier(
+    model = skest.DNNLinearCombinedClassifier(
         (16,),
         dnn_optimizer="adam",
         dnn_learning_rate=0.05,
         max_iter=40,
         random_state=0,
         device="cuda",
-        config=RunConfig(train_distribute=strategy),
+        config=skest.RunConfig(train_distribute=strategy),
     ).fit(X, y)
     assert model.score(X, y) > 0.8
 
@@ -214,7 +208,7 @@ def test_a_table_that_does_not_fit_is_sent_batch_by_batch(
 
     def predicted(fits):
         monkeypatch.setattr("skest.inputs.batches._fits", lambda *given: fits)
-        model = DNNLinearCombinedClassifier(
+        model = skest.DNNLinearCombinedClassifier(
             (16,),
             dnn_optimizer="adagrad",
             dnn_learning_rate=0.05,
@@ -257,7 +251,7 @@ def test_recorded_steps_of_wide_and_deep_are_captured(people, monkeypatch):
         captured.append(self.obstacle)
 
     monkeypatch.setattr(CudaGraphProgram, "_capture", noting)
-    DNNLinearCombinedClassifier(
+    skest.DNNLinearCombinedClassifier(
         (16,),
         dnn_optimizer="adam",
         dnn_learning_rate=0.05,
@@ -278,8 +272,8 @@ def test_messages_are_written_from_a_gpu():
 
 def test_workers_that_share_memory_do_not_compute_on_a_gpu(people):
     X, y = people[0][["age", "word"]], people[1]
-    config = RunConfig(train_distribute=SharedMemory(num_workers=2))
-    model = DNNClassifier((16,), config=config, device="cuda")
+    config = skest.RunConfig(train_distribute=SharedMemory(num_workers=2))
+    model = skest.DNNClassifier((16,), config=config, device="cuda")
     with pytest.raises(ValueError, match="Set device='cpu'"):
         model.fit(X, y)
 

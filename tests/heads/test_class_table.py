@@ -75,13 +75,6 @@ def test_classes_are_drawn_as_often_as_said(distribution: Any) -> None:
     assert_close(sample["log_expected_count"], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_the_log_uniform_distribution() -> None:
-    shares = class_shares("log_uniform", 1000, "x")
-    k = np.arange(1000)
-    np.testing.assert_allclose(shares, np.log((k + 2) / (k + 1)) / math.log(1001))
-    assert shares.sum() == pytest.approx(1)
-
-
 @given(
     st.lists(st.floats(1e-6, 1e6) | st.integers(1, 9), min_size=1, max_size=40),
     st.integers(1, 30),
@@ -113,11 +106,7 @@ def test_wrong_distributions() -> None:
             ValueError,
             r"each of the 3 classes; got an array of shape \(2,\)",
         ),
-        ([[1, 2, 3]], ValueError, r"got an array of shape \(1, 3\)"),
         ([1, 0, 3], ValueError, "above 1e-15 of their sum; got 0 for class 1"),
-        ([1, 2, -3], ValueError, "got -3 for class 2"),
-        ([1, np.nan, 3], ValueError, "got nan for class 1"),
-        ([1, 2, np.inf], ValueError, "got inf for class 2"),
         ([1, 1e-17, 1], ValueError, "got 1e-17 for class 1.*a small count, such as 1"),
         (["a", "b", "c"], TypeError, "frequencies of the classes as numbers; got"),
         (None, TypeError, "'log_uniform' or 'uniform', or the frequencies"),
@@ -169,14 +158,6 @@ def test_gradients_have_the_rows_of_labels_and_draws_only() -> None:
 
 
 # The module
-
-
-def test_checkpoints_hold_weight_and_bias() -> None:
-    made = table(5)
-    assert set(made.state_dict()) == {"weight", "bias"}
-    assert made.weight.shape == (N_CLASSES, WIDTH)
-    assert made.bias.shape == (N_CLASSES, 1)
-    assert repr(made) == "ClassTable(in_features=4, n_classes=30, num_sampled=5)"
 
 
 def test_initial_values() -> None:

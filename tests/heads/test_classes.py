@@ -152,13 +152,10 @@ def test_small_probabilities_keep_their_digits() -> None:
 def test_forms_of_multi_label() -> None:
     for labels in [
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
-        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=bool),
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=object),
         scipy.sparse.csr_matrix([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
-        scipy.sparse.coo_array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
         pd.DataFrame([[1, 0, 1], [0, 0, 0], [0, 1, 0]], columns=NAMES),
         [[0, 2], [], [1]],
-        [[2, 0, 2], (), (1,)],
         objects([[0, 2], [], [1]]),
         objects([{0, 2}, set(), {1}]),
         pd.Series([[0, 2], [], [1]]),
@@ -173,7 +170,6 @@ def test_forms_of_multi_label_with_names() -> None:
     for labels in [
         [["emu", "cat"], [], ["dog"]],
         objects([["emu", "cat"], [], ["dog"]]),
-        objects([np.array(["emu", "cat"]), np.array([]), np.array(["dog"])]),
         pd.Series([["emu", "cat"], [], ["dog"]]),
         pl.Series([["emu", "cat"], [], ["dog"]]),
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
@@ -236,15 +232,9 @@ def test_wrong_multi_labels() -> None:
             ValueError,
             "class ids; got 0.5. Give indicators as an array",
         ),
-        ([[[0, 1], [1, 2]]], ValueError, "needs lists of integer class ids; got 0"),
-        ([0, 1, 2], ValueError, r"shape \(n, 3\); got \(3,\)"),
         ([[0, 3], []], ValueError, r"in \[0, 2\], ids of classes; got 3"),
-        ([[-1], []], ValueError, "ids of classes; got -1"),
-        ([[0.5], []], ValueError, "integer class ids; got 0.5"),
         ([["cat"], []], ValueError, "Name the classes with 'label_vocabulary'"),
-        ([["cat"], ["dog"]], ValueError, "Name the classes with 'label_vocabulary'"),
         (objects([[0], None]), TypeError, "a NoneType among the lists of classes"),
-        ([None, [0]], TypeError, "a NoneType among the lists of classes"),
         (objects([[0], "cat"]), TypeError, "a str among the lists of classes"),
     ]:
         with pytest.raises(error, match=f"MultiLabelHead .*{match}"):

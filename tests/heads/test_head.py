@@ -433,15 +433,6 @@ def test_only_the_keys_asked_for(make: Make, labels: Any) -> None:
         head.predictions(logits, keys=["odds"])
 
 
-@each_head
-def test_a_name_ends_the_names_of_metrics(make: Make, labels: Any) -> None:
-    plain, named = make(), make(name="h")
-    assert list(named.metrics()) == [f"{key}/h" for key in plain.metrics()]
-    metrics = named.metrics()
-    named.update_metrics(metrics, labels, logits_for(named))
-    assert all(np.isfinite(metric.compute()) for metric in metrics.values())
-
-
 # The object
 
 
@@ -454,35 +445,3 @@ def test_copies_and_pickles(make: Make, labels: Any) -> None:
         assert twin.loss(labels, logits, features) == head.loss(
             labels, logits, features
         )
-
-
-# Specs
-
-
-def encode(features: Any) -> dict[str, Tensor]:
-    return {"x": torch.tensor(features["x"])}
-
-
-@each_head
-def test_spec_of_every_mode(make: Make, labels: Any) -> None:
-    head = make(weight_column="w")
-    network = torch.nn.Linear(1, head.logits_dimension)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-    features = {"x": [[1.0], [2.0], [3.0]], "w": [1.0, 2.0, 3.0]}
-    for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
-        spec = head.create_estimator_spec(
-            features, mode, network, labels, optimizer=optimizer, encode=encode
-        )
-        assert spec.mode == mode and spec.optimizers == (optimizer,)
-        assert spec.encode and spec.encode_labels and spec.loss and spec.update_metrics
-        encoded = spec.encode(features)
-        logits = network(encoded["x"])
-        loss = spec.loss(spec.encode_labels(labels), logits, encoded)
-        torch.testing.assert_close(loss, head.loss(labels, logits, features))
-        assert spec.eval_metrics is not None
-        assert set(spec.eval_metrics) == set(head.metrics())
-    del features["w"]
-    spec = head.create_estimator_spec(
-        features, ModeKeys.PREDICT, network, encode=encode
-    )
-    assert spec.encode is encode and spec.predictions == head.predictions

@@ -6,8 +6,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 def read(directory):
     """Return everything that TensorBoard knows of a directory."""
+    # Of files that begin in one second, TensorBoard may take a later one for an earlier
+    # one ("….10" before "….9"), and would purge what seems to have been repeated.
     return EventAccumulator(
-        str(directory), size_guidance=dict.fromkeys(KINDS, 0)
+        str(directory),
+        size_guidance=dict.fromkeys(KINDS, 0),
+        purge_orphaned_data=False,
     ).Reload()
 
 
@@ -19,9 +23,9 @@ def scalars(directory):
     events = read(directory)
     found = {}
     for tag in events.Tags()["scalars"]:
-        points = [(event.step, event.value) for event in events.Scalars(tag)]
+        points = sorted((event.step, event.value) for event in events.Scalars(tag))
         steps = [step for step, _ in points]
-        assert steps == sorted(set(steps)), f"{tag} zigzags: {steps}"
+        assert steps == sorted(set(steps)), f"{tag} repeats steps: {steps}"
         found[tag] = dict(points)
     return found
 

@@ -2,8 +2,8 @@
 import pytest
 import torch
 
-from skest import EstimatorSpec, ModeKeys, RunConfig
-from skest.hooks import CheckpointListener, Hook, Run
+from skest import EstimatorSpec, ModeKeys
+from skest.hooks import CheckpointListener, Hook
 
 SPEC = EstimatorSpec(ModeKeys.PREDICT, network=torch.nn.Identity(), predictions=dict)
 
@@ -36,18 +36,3 @@ def test_methods_take_what_they_are_called_with():
         ):
             type("Ported", (base,), {name: method})
         type("Open", (base,), {name: lambda self, *arguments: None})
-
-
-def test_whether_all_gradients_are_watched():
-    class Watching(Hook):
-        def after_backward(self, run):
-            pass
-
-    class Rarely(Watching):
-        def wants_gradients(self, run):
-            return False
-
-    hooks = (Hook(), Watching(), Rarely())
-    assert [hook.watches_gradients for hook in hooks] == [False, True, True]
-    assert [hook.watches_all_gradients for hook in hooks] == [False, True, False]
-    assert Watching().wants_gradients(Run(SPEC, RunConfig()))

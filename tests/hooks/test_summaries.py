@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from skest.hooks.summaries import SummaryWriter
-from tests.hooks._events import event_files, histograms, scalars
+from tests.hooks._events import histograms
 
 
 class Clock:
@@ -17,23 +17,6 @@ class Clock:
 
     def __call__(self):
         return self.step
-
-
-def test_scalars(tmp_path):
-    clock = Clock()
-    writer = SummaryWriter(tmp_path, clock)
-    writer.scalar("loss", 0.5)
-    writer.scalars(
-        {"rate": torch.tensor(2.0, requires_grad=True), "loss": 7.0}
-    )  # a step has one loss
-    clock.step = 4
-    writer.scalars({"loss": np.float32(0.25), "nan": float("nan")})
-    writer.scalars({"loss": 0.125}, step=9)
-    writer.close()
-    found = scalars(tmp_path)
-    assert found["loss"] == {1: 0.5, 4: 0.25, 9: 0.125}
-    assert found["rate"] == {1: 2.0}
-    assert np.isnan(found["nan"][4])
 
 
 @pytest.mark.parametrize(
@@ -58,16 +41,6 @@ def test_histograms(tmp_path, values):
     assert (histogram.min, histogram.max, histogram.num) == (0, 5, 6)
     assert (histogram.sum, histogram.sum_squares) == (15, 55)
     assert sum(histogram.bucket) == 6
-
-
-def test_a_later_file_replaces_steps_of_earlier_ones(tmp_path):
-    for first, steps in ((1, (1, 5, 9)), (6, (6, 8)), (9, (9,))):
-        writer = SummaryWriter(tmp_path, Clock(), first)
-        for step in steps:
-            writer.scalars({"loss": 10 * first + step}, step)
-        writer.close()
-    assert len(event_files(tmp_path)) == 3
-    assert scalars(tmp_path)["loss"] == {1: 11, 5: 15, 6: 66, 8: 68, 9: 99}
 
 
 def use_all(writer):

@@ -24,49 +24,6 @@ def make(data, encode=None, encode_labels=None, dtype=torch.float32, with_labels
 # Source
 
 
-def test_one_batch_is_no_iterable_of_batches():
-    for data in [
-        None,
-        3,
-        {"x": FLOATS},
-        (FLOATS, LABELS),
-        FLOATS,
-        pd.DataFrame(COLUMNS),
-        pl.DataFrame(COLUMNS),
-        torch.ones(2),
-    ]:
-        with pytest.raises(
-            TypeError, match=f"got {type(data).__name__}. For arrays in memory"
-        ):
-            Source(data)
-
-
-def test_looking_at_the_first_batch_loses_nothing():
-    for n_calls in [0, 1, 3]:
-        source = Source(iter([(1, 10), (2, 20)]))
-        for _ in range(n_calls):
-            assert source.first_batch() == (1, 10)
-        assert list(source.batches()) == [(1, 10), (2, 20)]
-
-
-def test_elements_are_pairs_or_features():
-    for element, expected in [
-        ((1, 2), (1, 2)),
-        ([1, 2], (1, 2)),
-        ({"a": 1}, ({"a": 1}, None)),
-        (7, (7, None)),
-    ]:
-        assert Source([element]).first_batch() == expected
-
-
-def test_other_elements_are_refused():
-    for element in [(1,), (1, 2, 3), [1, 2, 3]]:
-        with pytest.raises(
-            ValueError, match=f"pair .features, labels.; got a .* of {len(element)}"
-        ):
-            list(Source([element]).batches())
-
-
 # Types
 
 
@@ -99,28 +56,6 @@ def test_types_of_arrays():
         assert features.dtype == dtype
 
 
-def test_read_only_arrays(recwarn):
-    for array in [np.ones(3), np.ones(3, np.float32), np.arange(3)]:
-        for shuffle in [False, True]:
-            array = array.copy()
-            array.setflags(write=False)
-            ((features, labels),) = make(ArrayDataset(array, array, shuffle=shuffle))
-            features += 1
-            assert array.max() <= 2
-            assert len(features) == len(labels) == 3
-            assert not recwarn.list
-
-
-def test_data_frames_become_dictionaries():
-    for library in [pd, pl]:
-        frame = library.DataFrame({"x": [1.0, 2.0], "word": ["a", "b"]})
-        for data in (ArrayDataset(frame), [frame]):
-            ((features, labels),) = make(data)
-            assert features["x"].tolist() == [1.0, 2.0]
-            assert list(features["word"]) == ["a", "b"]
-            assert labels is None
-
-
 # Encoding
 
 
@@ -143,15 +78,6 @@ def test_encoders(as_table):
     doubled = torch.cat([features["double"] for features, _ in batches])
     assert doubled.tolist() == 2 * (2 * FLOATS).tolist()
     assert torch.cat([labels for _, labels in batches]).tolist() == 2 * [1, 2, 1, 2, 1]
-
-
-def test_labels_that_are_not_wanted_are_not_encoded():
-    def encode_labels(labels):
-        raise AssertionError("labels were encoded")
-
-    for data in (ArrayDataset(FLOATS, LABELS), [(FLOATS, LABELS)]):
-        ((_, labels),) = make(data, None, encode_labels, with_labels=False)
-        assert labels is None
 
 
 def test_shuffled_tables_are_cut_as_their_rows_are():

@@ -83,16 +83,6 @@ def test_shuffling_is_a_permutation_of_every_epoch(files, suffix, buffer, batch_
     assert [f"w{i % 7}" for i in order] == column(batches, "word").tolist()
 
 
-def test_a_seed_of_the_configuration(files):
-    input_fn = make(files, "parquet", shuffle=True)
-    orders = [
-        column(input_fn(config=RunConfig(random_seed=s))) for s in (1, 1, 2, None)
-    ]
-    assert (orders[0] == orders[1]).all()
-    assert (orders[0] != orders[2]).any()
-    assert (orders[0] != orders[3]).any()
-
-
 @each_format
 @pytest.mark.parametrize(
     ("shuffle_buffer", "prefetch"), [(None, 2), (130, 0), (130, 2)]
@@ -109,17 +99,6 @@ def test_resuming_equals_the_uninterrupted_run(files, suffix, shuffle_buffer, pr
 
 
 # Shards
-
-
-@each_format
-@pytest.mark.parametrize(("n", "shuffle"), [(2, False), (3, True)])
-def test_the_shards_together_are_all(files, suffix, n, shuffle):
-    shards = [
-        column(make(files, suffix, shuffle=shuffle)(input_context=InputContext(n, i)))
-        for i in range(n)
-    ]
-    assert sorted(np.concatenate(shards)) == list(range(N))
-    assert all(len(shard) for shard in shards)
 
 
 @pytest.mark.parametrize(

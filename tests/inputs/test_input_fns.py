@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,6 @@ from skest.inputs import (
     numpy_input_fn,
     pandas_input_fn,
 )
-from skest.inputs.sharding import call_input_fn
 
 X = {"a": np.arange(6), "b": np.arange(6) * 0.5}
 Y = np.arange(6) % 2
@@ -120,28 +118,3 @@ def test_generator_checks():
 
 
 # Calling
-
-
-AVAILABLE = {"mode": "train", "params": {"a": 1}, "config": None, "input_context": None}
-
-
-def test_call_input_fn_passes_what_is_named():
-    for input_fn, expected in [
-        (lambda: "none", "none"),
-        (lambda mode: mode, "train"),
-        (lambda *, params, mode="x": (params["a"], mode), (1, "train")),
-        (lambda mode, extra=2: (mode, extra), ("train", 2)),
-        (lambda *args, **kwargs: (args, kwargs), ((), {})),
-        (partial(lambda path, mode: (path, mode), "file"), ("file", "train")),
-        (partial(lambda mode: mode, mode="mine"), "mine"),
-    ]:
-        assert call_input_fn(input_fn, **AVAILABLE) == expected
-
-
-def test_call_input_fn_checks():
-    with pytest.raises(
-        TypeError, match="requires 'foo', 'bar', but only mode, params, "
-    ):
-        call_input_fn(lambda foo, mode, bar: None, **AVAILABLE)
-    with pytest.raises(TypeError, match=r"must be a function .*got list. Wrap data as"):
-        call_input_fn([1, 2], **AVAILABLE)

@@ -128,16 +128,6 @@ def test_nothing_is_read_that_is_not_wanted():
         assert seen == [6, 7]  # what is skipped is not computed
 
 
-def test_whole_passes_are_skipped_without_a_look():
-    seen = []
-    pipeline = Pipeline([0, 1, 2]).map(lambda i: seen.append(i) or i).repeat()
-    elements = iter(pipeline.shuffle(1).resumed(1, pipeline.shuffle(1, seed=0).seeds))
-    assert next(elements) == 1
-    seen.clear()
-    assert next(iter(pipeline.resumed(3 * 10**12 + 1, []))) == 1
-    assert seen == [1]
-
-
 def test_a_cache_computes_once():
     calls = []
     pipeline = Pipeline(range(3)).map(lambda i: calls.append(i) or i).cache()

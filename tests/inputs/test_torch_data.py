@@ -14,7 +14,6 @@ from torch.utils.data import (
 
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
-from skest.inputs.batches import Source
 from tests._models import (
     At,
     Recorder,
@@ -119,19 +118,6 @@ def test_an_interrupted_training_goes_on_in_the_same_order(input_fn):
     train()
     assert recorder.losses == losses
     assert_same_checkpoint(estimator.checkpoint, whole)
-
-
-def test_the_global_generator_has_the_last_word_and_stays_in_its_place():
-    def order(seed):
-        torch.manual_seed(seed)
-        source = Source(DataLoader(TENSORS, batch_size=20, shuffle=True))
-        before = torch.get_rng_state()
-        ((_, y),) = source.batches()
-        assert torch.equal(torch.get_rng_state(), before)
-        assert sorted(y.tolist()) == sorted(Y.tolist())
-        return y.tolist()
-
-    assert order(1) == order(1) != order(2)
 
 
 @pytest.mark.parametrize(

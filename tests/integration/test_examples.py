@@ -45,7 +45,8 @@ def run_census_wide_deep(*arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
 def test_census():
-    output, scores = run_census_wide_deep("--data", str(CENSUS), "--offline")
+    few = ("--search-rows", "2000")
+    output, scores = run_census_wide_deep("--data", str(CENSUS), "--offline", *few)
     assert "Census income" in output
     accuracy, auc, *_ = scores["DNNLinearCombinedClassifier()"]
     assert accuracy >= 0.870
@@ -58,7 +59,7 @@ def test_census():
 
 @pytest.mark.slow
 def test_survey_without_a_download():
-    quick = ("--search-rows", "600", "--jobs", "1", "--epochs", "8")
+    quick = ("--search-rows", "300", "--jobs", "1", "--epochs", "8")
     output, scores = run_census_wide_deep("--survey", *quick)
     assert "Fair 1978" in output
     accuracy, auc, *_ = scores["the same, columns by hand"]
@@ -85,7 +86,7 @@ def test_entity_embeddings():
     assert many["learned vectors"] > max(many[name] for name in others) + 0.05
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not BIKES.is_dir(), reason=f"the bike table is not at {BIKES}")
 def test_bike_counts():
     lines = run("bike_counts.py", "--data", str(BIKES)).splitlines()

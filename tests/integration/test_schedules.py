@@ -28,13 +28,9 @@ def rising(optimizer):
 
 SCHEDULERS = {
     "step": partial(lr_scheduler.StepLR, step_size=3, gamma=0.5),
-    "milestones": partial(lr_scheduler.MultiStepLR, milestones=[3, 4, 7], gamma=0.5),
-    "exponential": partial(lr_scheduler.ExponentialLR, gamma=0.9),
-    "polynomial": partial(lr_scheduler.PolynomialLR, total_iters=8),
     "cosine": partial(lr_scheduler.CosineAnnealingLR, T_max=9),
     "restarts": partial(lr_scheduler.CosineAnnealingWarmRestarts, T_0=3),
     "lambda": partial(lr_scheduler.LambdaLR, lr_lambda=lambda step: 1 / (1 + step)),
-    "factors": partial(lr_scheduler.MultiplicativeLR, lr_lambda=lambda step: 0.9),
     "one_cycle": partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=12),
     "cyclic": partial(
         lr_scheduler.CyclicLR,

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "distributed" / "_role.py"
 SECONDS = 60.0
 MAX_STEPS = 200
-SECONDS_CUT = 5.0
+SECONDS_CUT = 3.0
 PS_HOST, WORKER_HOST, NOBODY = "10.213.77.1", "10.213.77.2", "10.213.77.3"
 
 
@@ -185,7 +185,6 @@ def test_a_link_that_is_away_for_longer_than_the_timeout_ends_the_chief(
     [
         ("ps", f"{WORKER_HOST}:2224", f"'{WORKER_HOST}' is no address of this machine"),
         ("chief", f"{NOBODY}:2222", f"no answer from the ps at {NOBODY}:2222"),
-        ("chief", "10.99.0.1:2222", "no answer from the ps at 10.99.0.1:2222"),
     ],
 )
 def test_a_server_that_is_elsewhere(hosts, tmp_path, kind, address, expected):

@@ -106,15 +106,6 @@ def test_the_page_shows_what_the_estimator_predicts(page, table):
     assert names == list(model.classes_)
 
 
-def test_what_is_missing_or_wrong_is_asked_for(page, table):
-    browser, _, _ = page
-    name = table.numeric[0]
-    assert browser.evaluate(f"{FILL}({json.dumps({name: ''})})") == []
-    assert "marked fields" in browser.evaluate(
-        "document.querySelector('#answer').innerText"
-    )
-
-
 def test_a_damaged_model_is_refused(page):
     browser, _, site = page
     model = site / "model" / "model.onnx"
@@ -125,9 +116,3 @@ def test_a_damaged_model_is_refused(page):
         wait_for_answer(browser, "The model does not run here")
     finally:
         model.write_bytes(whole)
-
-
-def test_the_page_is_not_wider_than_the_screen(page):
-    browser, _, _ = page
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert browser.screenshot().startswith(b"\x89PNG")

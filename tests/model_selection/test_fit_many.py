@@ -5,7 +5,6 @@ import logging
 import os
 import signal
 import threading
-import time
 import warnings
 
 import numpy as np
@@ -238,9 +237,7 @@ def test_a_time_limit_leaves_what_is_done(table):
     X, y = table
     long = clone(REGRESSOR).set_params(max_iter=10**6, n_iter_no_change=np.inf)
     before = threading.active_count()
-    start = time.monotonic()
     found = fit_many([long, long], X, y, time_limit=0.3)
-    assert time.monotonic() - start < 60  # and not for ever
     assert all(isinstance(error, TimeoutError) for error in found)
     assert threading.active_count() == before
 

@@ -13,7 +13,6 @@ import torch
 from scipy.stats import loguniform
 from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin, clone
-from sklearn.callback import ProgressBar
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import FitFailedWarning
@@ -352,14 +351,6 @@ def test_halving_asks_for_a_number_of_epochs(cancer):
     with pytest.raises(ValueError, match="max_resources='auto'.* max_resources=81"):
         HalvingGridSearchCV(DNNClassifier(), RATES).fit(*cancer)
     assert HalvingGridSearchCV(MODEL, RATES, cv=2).fit(*cancer).max_resources_ == 3
-
-
-def test_callbacks_see_the_fits_of_a_search(cancer):
-    pytest.importorskip("rich")
-    search = GridSearchCV(MODEL, RATES, cv=2).set_callbacks(ProgressBar())
-    search.fit(*cancer)
-    ours, theirs = search, model_selection.GridSearchCV(MODEL, RATES, cv=2).fit(*cancer)
-    assert_same_results(ours.cv_results_, theirs.cv_results_)
 
 
 def test_a_search_says_how_far_it_is(cancer, capsys, monkeypatch):

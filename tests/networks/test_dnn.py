@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from skest.networks import DNN, Baseline, Combined
+from skest.networks import DNN, Combined
 
 
 class Inputs(nn.Module):
@@ -73,14 +73,6 @@ def test_dropout_draws_from_the_generator_of_its_layers_in_training():
     assert torch.equal(hidden(0), hidden(1))
 
 
-def test_types():
-    for dtype in [None, torch.float32, torch.float64]:
-        network = DNN(Inputs(2), (3,), 1, batch_norm=True, dtype=dtype)
-        expected = dtype or torch.get_default_dtype()
-        assert {v.dtype for v in network.state_dict().values()} == {expected}
-        assert network(torch.ones(2, 2, dtype=expected)).dtype == expected
-
-
 def test_initial_values():
     generator = torch.Generator().manual_seed(0)
     before = torch.get_rng_state()
@@ -112,33 +104,7 @@ def test_the_last_layer_can_be_made_elsewhere():
 
 # Combined and Baseline
 
-FEATURES = {"linear": torch.ones(4, 2), "dnn": torch.full((4, 3), 2.0)}
-
-
-def test_logits_are_added():
-    linear, dnn = nn.Linear(2, 1), nn.Linear(3, 1)
-    both = Combined(linear, dnn)(FEATURES)
-    assert torch.equal(both, linear(FEATURES["linear"]) + dnn(FEATURES["dnn"]))
-
-
-def test_one_may_be_missing():
-    for name in ["linear", "dnn"]:
-        network = nn.Linear(FEATURES[name].shape[1], 1)
-        combined = Combined(**{"linear": None, "dnn": None, name: network})
-        expected = network(FEATURES[name])
-        assert torch.equal(combined({name: FEATURES[name]}), expected)
-        assert set(combined.state_dict()) == {f"{name}.weight", f"{name}.bias"}
-
 
 def test_both_missing():
     with pytest.raises(ValueError, match="needs a linear network or a DNN"):
         Combined(None, None)
-
-
-def test_every_row_gets_the_bias():
-    network = Baseline(2, torch.float64)
-    assert network.bias.tolist() == [0.0, 0.0]
-    torch.nn.init.constant_(network.bias, 1.5)
-    logits = network({"rows": torch.empty(3, 0)})
-    assert logits.dtype == torch.float64
-    assert logits.tolist() == [[1.5, 1.5]] * 3

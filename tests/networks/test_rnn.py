@@ -5,17 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from skest.feature_columns import (
-    DenseFeatures,
-    FeatureColumns,
-    SequenceFeatures,
-    numeric_column,
-    sequence_numeric_column,
-)
+from skest import feature_columns as fc
 from skest.networks import CELL_TYPES, RNN
 
-SEQUENCE = FeatureColumns([sequence_numeric_column("s", shape=2)])
-CONTEXT = FeatureColumns([numeric_column("c")])
+SEQUENCE = fc.FeatureColumns([fc.sequence_numeric_column("s", shape=2)])
+CONTEXT = fc.FeatureColumns([fc.numeric_column("c")])
 STEPS = [[[1, 2], [3, 4], [5, 6]], [[1, 0]], [], [[0, 1], [1, 0]]]
 COLUMNS = {"s": STEPS, "c": np.array([1.0, 2.0, 3.0, 4.0])}
 
@@ -31,8 +25,8 @@ def features(**changed):
 def network(units=(3,), cell_type="gru", context=CONTEXT, **kwargs):
     dtype = torch.float64
     return RNN(
-        SequenceFeatures(SEQUENCE, dtype),
-        None if context is None else DenseFeatures(context, dtype),
+        fc.SequenceFeatures(SEQUENCE, dtype),
+        None if context is None else fc.DenseFeatures(context, dtype),
         units,
         2,
         cell_type=cell_type,

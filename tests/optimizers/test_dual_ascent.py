@@ -65,16 +65,6 @@ def duals(optimizer):
     return optimizer.state[optimizer.param_groups[0]["params"][0]]["duals"]
 
 
-def scores(examples, params):
-    return matrix(examples) @ flat(params)
-
-
-def slopes(loss, examples, params):
-    """Minus the derivatives of the losses."""
-    z = scores(examples, params)
-    return examples.labels - (torch.sigmoid(z) if loss == "logistic" else z)
-
-
 def dual_objective(loss, examples, optimizer, l1, l2):
     """The concave function that every update must not decrease."""
     a, y, c = duals(optimizer), examples.labels.double(), examples.weights
@@ -85,37 +75,6 @@ def dual_objective(loss, examples, optimizer, l1, l2):
     p = y - a
     entropy = -torch.special.xlogy(p, p) - torch.special.xlogy(1 - p, 1 - p)
     return (entropy * c).sum() - penalty
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("loss", "l1", "l2", "with_factors"),
-    [
-        ("logistic", 0.0, 1.0, True),
-        ("logistic", 0.7, 0.5, False),
-        ("squared", 0.0, 1.0, False),
-        ("squared", 0.7, 0.5, True),
-    ],
-)
-def test_optimum(loss, l1, l2, with_factors):
-    examples, params = problem(with_factors=with_factors), parameters()
-    optimizer = DualAscent(params, loss, l1, l2)
-    run(optimizer, examples, 2000)
-    torch.testing.assert_close(
-        duals(optimizer), slopes(loss, examples, params), rtol=0, atol=1e-9
-    )
-    # A subgradient of the penalties balances the gradient of the losses.
-    pull = matrix(examples).T @ (examples.weights * slopes(loss, examples, params))
-    weights = flat(params)
-    zero = weights == 0
-    assert zero.any() == (l1 > 0)
-    assert (pull[zero].abs() <= l1 + 1e-9).all()
-    torch.testing.assert_close(
-        pull[~zero],
-        l2 * weights[~zero] + l1 * weights[~zero].sign(),
-        rtol=0,
-        atol=1e-8,
-    )
 
 
 @settings(deadline=None, max_examples=30)

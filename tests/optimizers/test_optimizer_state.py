@@ -134,18 +134,6 @@ def test_what_no_checkpoint_can_hold():
             named_state(optimizer, network.named_parameters())
 
 
-def test_slots_follow_their_parameters():
-    layer = torch.nn.Linear(2, 1)
-    adagrad = torch.optim.Adagrad(layer.parameters(), initial_accumulator_value=0.5)
-    layer.double()
-    follow_parameters(adagrad)
-    slots = adagrad.state[layer.weight]
-    assert slots["sum"].dtype == torch.float64
-    assert slots["sum"].tolist() == [[0.5, 0.5]]
-    layer(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
-    adagrad.step()
-
-
 @pytest.mark.parametrize(
     ("device", "version", "fused"),
     [

@@ -4,7 +4,6 @@
 import functools
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -79,15 +78,6 @@ def test_hooks_are_called():
         take_step(optimizer)
         assert calls == [kind]
         assert not has_step_hooks(optimizer)
-
-
-def test_a_scheduler_sees_the_step():
-    optimizer = torch.optim.SGD([weight()])
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    assert has_step_hooks(optimizer)
-    take_step(optimizer)
-    with warnings.catch_warnings(action="error"):  # of a step that is missing
-        scheduler.step()
 
 
 def test_sparse_gradients_that_a_rule_does_not_take():

@@ -200,10 +200,8 @@ def test_patterns_that_do_not_fit():
             [("*", "sgd"), ("bias", "adam")],
             "pattern 'bias' of 'optimizer' .* Left are none of 'weight', 'bias'.",
         ),
-        ([("BIAS", "sgd"), ("*", "adam")], "pattern 'BIAS' .* matches no parameter"),
         ([("b*", "sgd")], "no pattern that matches 'weight'. Add a last pair"),
         ([], "no pattern that matches 'weight', 'bias'. Add a last pair"),
-        ([("*", "adama")], "Unknown 'optimizer' 'adama'"),
     ]:
         with pytest.raises(ValueError, match=match):
             make_optimizers(optimizer, named("weight", "bias"))
@@ -227,13 +225,6 @@ def test_parameters_need_names():
             make_optimizers("sgd", parameters)
 
 
-def test_a_network_without_parameters():
-    with pytest.raises(ValueError, match="at least one parameter"):
-        make_optimizers("sgd", {})
-    with pytest.raises(ValueError, match="matches no parameter .* none of none"):
-        make_optimizers([("*", "sgd")], {})
-
-
 def test_instance_is_refused():
     network = Network()
     with pytest.raises(TypeError, match=r"instance of Adam.*optimizer=lambda params"):
@@ -244,23 +235,15 @@ def test_wrong_arguments():
     for arguments, error, match in [
         ({"optimizer": "adama"}, ValueError, r"'adama'.*'adagrad', 'adam', 'adamw'"),
         ({"optimizer": 3}, TypeError, "a name, .*class or a callable.*got 3"),
-        ({"optimizer": nn.Linear}, TypeError, "a name, .*class or a callable.*Linear"),
         ({"optimizer": lambda params: None}, TypeError, "must return .*got None"),
         (
             {"learning_rate": 0.0},
             ValueError,
             "'learning_rate' .* number greater than 0",
         ),
-        ({"learning_rate": -1}, ValueError, "'learning_rate' .* number greater than 0"),
-        ({"learning_rate": np.inf}, ValueError, "'learning_rate'.*got inf"),
         ({"learning_rate": np.nan}, ValueError, "'learning_rate'.*got nan"),
         (
             {"learning_rate": "auto"},
-            TypeError,
-            "'learning_rate' .* must be a",
-        ),
-        (
-            {"learning_rate": True},
             TypeError,
             "'learning_rate' .* must be a",
         ),
@@ -287,12 +270,6 @@ def test_wrong_arguments():
             ValueError,
             "'params' has groups with a rate of their own, 'lr'",
         ),
-        ({"weight_decay": -0.1}, ValueError, "'weight_decay' .* number of at least 0"),
-        (
-            {"weight_decay": None},
-            TypeError,
-            "'weight_decay' .* must be a",
-        ),
         ({"beta_1": 0.5}, TypeError, "'sgd' takes no option 'beta_1'.*'momentum'"),
         (
             {"optimizer": "ftrl", "weight_decay": 0.1},
@@ -303,11 +280,6 @@ def test_wrong_arguments():
             {"optimizer": optim.LBFGS, "weight_decay": 0.1},
             ValueError,
             "'LBFGS' has no weight decay, got weight_decay=0.1[.]",
-        ),
-        (
-            {"optimizer": lambda p: optim.SGD(p), "weight_decay": 0.1},
-            ValueError,
-            "inside the callable",
         ),
         (
             {"optimizer": lambda p: optim.SGD(p), "momentum": 0.1},

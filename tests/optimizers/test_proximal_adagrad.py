@@ -32,22 +32,6 @@ PENALTIES = pytest.mark.parametrize(
 
 
 @PENALTIES
-def test_dense_gradients(penalties):
-    rng = np.random.default_rng(0)
-    start, gradients = rng.normal(size=(4, 3)), rng.normal(size=(6, 4, 3))
-    weight = torch.nn.Parameter(torch.tensor(start))
-    optimizer = make_optimizer("ProximalAdagrad", [weight], 0.2, **penalties)
-    for gradient in gradients:
-        weight.grad = torch.tensor(gradient)
-        optimizer.step()
-    expected, accumulator = reference(start, gradients, 0.2, **penalties)
-    np.testing.assert_allclose(weight.detach(), expected, rtol=1e-12, atol=1e-15)
-    slot = optimizer.state[weight]["accumulator"]
-    np.testing.assert_allclose(slot, accumulator, rtol=1e-12)
-    assert ((weight == 0).any() == ("l1" in penalties)).item()
-
-
-@PENALTIES
 def test_rows_of_tables(penalties):
     rng = np.random.default_rng(0)
     start, gradients = rng.normal(size=(5, 3)), rng.normal(size=(6, 2, 3))

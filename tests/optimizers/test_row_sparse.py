@@ -251,23 +251,6 @@ def test_state_dict_is_that_of_the_dense_optimizer():
         assert torch.equal(param, twin)
 
 
-def test_zero_grad_closure_and_repr():
-    embedding = torch.nn.Embedding(ROWS, DIM, sparse=True)
-    optimizer = RowSparse(optim.Adagrad(embedding.parameters()))
-
-    def closure():
-        optimizer.zero_grad()
-        loss = embedding(torch.tensor([1, 1])).square().sum()
-        loss.backward()
-        return loss
-
-    first, second = optimizer.step(closure), optimizer.step(closure)
-    assert second < first
-    optimizer.zero_grad()
-    assert embedding.weight.grad is None
-    assert repr(optimizer).startswith("RowSparse(Adagrad (")
-
-
 def test_slot_that_cannot_be_cut_into_rows_is_refused():
     param = table()
     weight = param.detach().clone()

@@ -4,7 +4,6 @@
 import math
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 from torch.optim import lr_scheduler
@@ -15,7 +14,6 @@ from skest.optimizers.schedules import (
     FunctionLR,
     make_lr_schedulers,
     missing_function_lrs,
-    rate_at,
 )
 
 
@@ -37,30 +35,6 @@ def run(optimizer, scheduler, n_steps):
     return rates
 
 
-def test_rates_are_those_of_the_function():
-    optimizer = sgd()
-    scheduler = FunctionLR(optimizer, halving)
-    assert run(optimizer, scheduler, 4) == [1.0, 0.5, 0.25, 0.125]
-    assert scheduler.get_last_lr() == [0.5**4]
-
-
-def test_state_is_the_step_alone():
-    optimizer = sgd()
-    scheduler = FunctionLR(optimizer, halving)
-    run(optimizer, scheduler, 3)
-    state = scheduler.state_dict()
-    assert state == {"last_epoch": 3}
-    fresh = sgd()
-    FunctionLR(fresh, lambda step: 1 / (1 + step)).load_state_dict(state)
-    assert fresh.param_groups[0]["lr"] == 0.25
-
-
-def test_numbers_are_rates():
-    for rate in [0, 1, 0.5, np.float32(0.5), np.int64(2)]:
-        found = rate_at(lambda step, rate=rate: rate, 3)
-        assert found == rate and type(found) is float
-
-
 def test_what_is_no_rate_is_refused_with_its_step():
     for rate, error in [
         (-0.1, ValueError),
@@ -80,17 +54,6 @@ def test_what_is_no_rate_is_refused_with_its_step():
             error, match="'learning_rate' of step 2 must be a finite number"
         ):
             run(optimizer, scheduler, 1)
-
-
-def test_optimizers_with_a_function_get_their_scheduler():
-    optimizer = make_optimizer("adam", [torch.zeros(1, requires_grad=True)], halving)
-    constant = sgd()
-    (scheduler,) = missing_function_lrs([constant, optimizer], [])
-    assert type(scheduler) is FunctionLR
-    assert scheduler.optimizer is optimizer
-    assert missing_function_lrs([constant, optimizer], [scheduler]) == []
-    step = lr_scheduler.StepLR(constant, 2)
-    assert missing_function_lrs([constant, optimizer], [step, scheduler]) == []
 
 
 def test_a_function_and_a_scheduler_for_one_optimizer_are_refused():

@@ -9,20 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
+import skest
 import skest.engine.training
-from skest import (
-    BaselineClassifier,
-    DNNClassifier,
-    DNNEstimator,
-    DNNLinearCombinedClassifier,
-    DNNLinearCombinedRegressor,
-    DNNRegressor,
-    Estimator,
-    LinearClassifier,
-    MultiHeadEstimator,
-    RNNClassifier,
-    RunConfig,
-)
 from skest import feature_columns as fc
 from skest.engine.recorded.choice import make_step
 from skest.heads import MultiClassHead, SampledSoftmaxHead
@@ -54,9 +42,9 @@ TABLE = pd.DataFrame(
         "many": rng.integers(0, 10**6, N_ROWS).astype(str),
     }
 )
-Net = functools.partial(DNNClassifier, (6, 4))
-Wide = functools.partial(DNNLinearCombinedClassifier, (6, 4))
-Number = functools.partial(DNNRegressor, (6, 4))
+Net = functools.partial(skest.DNNClassifier, (6, 4))
+Wide = functools.partial(skest.DNNLinearCombinedClassifier, (6, 4))
+Number = functools.partial(skest.DNNRegressor, (6, 4))
 halving = functools.partial(torch.optim.lr_scheduler.StepLR, step_size=5, gamma=0.5)
 EVERYTHING = {
     "dropout": 0.3,
@@ -74,6 +62,14 @@ SHARED = fc.shared_embeddings(
     3,
 )
 
+A = fc.numeric_column("a")
+CODES = [
+    fc.piecewise_linear_column(A, "tree:9", 4),
+    fc.piecewise_linear_column(A, "quantiles:9", None, "hat"),
+    fc.piecewise_linear_column(A, "distinct:9", 4, "onehot"),
+    fc.periodic_column(A, 3, 2),
+]
+
 CASES = {
     **{f"net, {o}": (Net, {"optimizer": o}, X, "binary") for o in OPTIMIZERS},
     **{f"net, {a}": (Net, {"activation": a}, X, "binary") for a in ("gelu", "selu")},
@@ -89,6 +85,13 @@ CASES = {
         X,
         "binary",
     ),
+    "codes": (Net, {"feature_columns": CODES}, TABLE, "binary"),
+    "wide codes": (
+        skest.LinearClassifier,
+        {"feature_columns": CODES[:3]},
+        TABLE,
+        "binary",
+    ),
     "shared table": (Net, {"feature_columns": SHARED}, TABLE, "binary"),
     "two optimizers": (
         Net,
@@ -101,13 +104,13 @@ CASES = {
     "poisson": (Number, {"loss": "poisson"}, X, "count"),
     "logistic": (Number, {"loss": "logistic"}, X, "share"),
     "numbers": (Number, {}, X, "numbers"),
-    "wide, number": (DNNLinearCombinedRegressor, {}, TABLE, "number"),
+    "wide, number": (skest.DNNLinearCombinedRegressor, {}, TABLE, "number"),
     "wide, penalties": (Wide, {"l1": 0.1, "l2": 0.1}, TABLE, "binary"),
     "wide, clipped": (Wide, {"clip_norm": 0.1}, TABLE, "classes"),
-    "linear": (LinearClassifier, {}, TABLE, "classes"),
-    "baseline": (BaselineClassifier, {}, X, "classes"),
-    "heads": (MultiHeadEstimator, {}, TABLE, "two"),
-    "sampled": (DNNEstimator, {"head": SampledSoftmaxHead(30, 5)}, X, "many"),
+    "linear": (skest.LinearClassifier, {}, TABLE, "classes"),
+    "baseline": (skest.BaselineClassifier, {}, X, "classes"),
+    "heads": (skest.MultiHeadEstimator, {}, TABLE, "two"),
+    "sampled": (skest.DNNEstimator, {"head": SampledSoftmaxHead(30, 5)}, X, "many"),
 }
 
 
@@ -125,7 +128,7 @@ def steps(monkeypatch):
 
 
 def fitted(make, options, features, labels, execution, **fit):
-    config = RunConfig(execution=execution, log_step_count_steps=None)
+    config = skest.RunConfig(execution=execution, log_step_count_steps=None)
     return make(**options, **FIT, config=config).fit(features, labels, **fit)
 
 
@@ -152,26 +155,12 @@ def test_a_replayed_fit_is_the_eager_one(case, steps):
     assert_same(*models)
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
-@pytest.mark.parametrize("cell_type", ["gru"])
-def test_sequences(cell_type, steps):
-    words = [list(rng.choice(list("abc"), 4)) for _ in range(N_ROWS)]
-    options = {"cell_type": cell_type, "n_iter_no_change": np.inf}
-    models = []
-    for execution in ("eager", "graph"):
-        config = RunConfig(execution=execution, log_step_count_steps=None)
-        model = RNNClassifier((4,), **options, **{**FIT, "max_iter": 12}, config=config)
-        models.append(model.fit(pd.DataFrame({"words": words}), Y["binary"]))
-    assert steps[1].n_replayed > 0
-    assert_same(*models)
-
-
 def test_early_stopping_keeps_the_best_state(steps):
     options = {"dropout": 0.2, "optimizer": "adam", "learning_rate": 0.01}
     given = {"X_val": X[:30], "y_val": Y["binary"][:30]}
     models = []
     for execution in ("eager", "graph"):
-        config = RunConfig(execution=execution, log_step_count_steps=None)
+        config = skest.RunConfig(execution=execution, log_step_count_steps=None)
         fit = {**FIT, "early_stopping": True, "max_iter": 30, "n_iter_no_change": 3}
         model = Net(**options, **fit, config=config).fit(X, Y["binary"], **given)
         models.append(model)
@@ -205,14 +194,14 @@ def test_hooks_act_at_the_same_steps(steps, tmp_path):
         return ArrayDataset(X, Y["classes"], **options)
 
     def train(execution):
-        config = RunConfig(
+        config = skest.RunConfig(
             tmp_path / execution,
             random_seed=0,
             execution=execution,
             save_summary_steps=9,
             save_checkpoints_steps=7,
         )
-        estimator = Estimator(model_fn, config=config)
+        estimator = skest.Estimator(model_fn, config=config)
         for end in (22, 40):
             estimator.train(input_fn, max_steps=end)
         saved = sorted(p.name for p in (tmp_path / execution).glob("ckpt-*"))
@@ -229,7 +218,7 @@ def test_hooks_act_at_the_same_steps(steps, tmp_path):
 
 def test_auto_replays_long_fits_of_known_code_only(steps, caplog):
     caplog.set_level(logging.INFO, "skest")
-    config = RunConfig(log_step_count_steps=None)
+    config = skest.RunConfig(log_step_count_steps=None)
     fit = {**FIT, "config": config, "n_iter_no_change": np.inf}
     Net(**fit).fit(X, Y["binary"])
     Net(**{**fit, "max_iter": 30}).fit(X, Y["binary"])

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from skest.engine.recorded import program as kernels
 from skest.engine.recorded.program import Program
@@ -22,7 +21,6 @@ from skest.engine.recorded.simplify import (
     with_tensors_for_numbers,
 )
 from tests._control_flow import Branches
-from tests.engine.recorded._steps import batches, make_spec, mlp, run_both
 
 _aten = torch.ops.aten
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -162,26 +160,6 @@ def test_a_constant_is_read_anew_and_may_be_changed():
     assert program(torch.ones(4, 3))[0].tolist() == [16, 16, 16]
     total.fill_(-4)
     assert program(torch.ones(4, 3))[0].tolist() == [0, 0, 0]
-
-
-def test_recording_changes_nothing():
-    layer = nn.Linear(3, 1)
-    layer(x).sum().backward()
-    expected = layer.weight.grad.clone()
-    layer.zero_grad()
-    with Recorder([x]):
-        layer(x).sum().backward()
-    assert torch.equal(layer.weight.grad, expected)
-
-
-def test_hidden_changes_of_batch_norm_are_known():
-    norm = nn.BatchNorm1d(3)
-    with Recorder([x]) as recorder:
-        norm(x)
-    (call,) = [c for c in recorder.recording.calls if len(c.args) > 5]
-    written = [value.tensor for value in call.written]
-    assert any(tensor is norm.running_mean for tensor in written)
-    assert any(tensor is norm.running_var for tensor in written)
 
 
 @pytest.mark.parametrize("has_gradients", [False, True])
@@ -341,52 +319,6 @@ def test_functions_of_torch_have_the_defaults_of_the_operation():
                 assert default == known or default in known
 
 
-def binary_labels(labels):
-    return (labels > 0).float()
-
-
-LOSSES = {
-    nn.BCELoss: lambda loss, y, z: loss(z.sigmoid(), binary_labels(y)),
-    nn.BCEWithLogitsLoss: lambda loss, y, z: loss(z, binary_labels(y)),
-    nn.CrossEntropyLoss: lambda loss, y, z: loss(z, (y[:, 0] > 0).long()),
-    nn.HuberLoss: lambda loss, y, z: loss(z, y),
-    nn.KLDivLoss: lambda loss, y, z: loss(z.log_softmax(1), y.abs()),
-    nn.L1Loss: lambda loss, y, z: loss(z, y),
-    nn.MSELoss: lambda loss, y, z: loss(z, y),
-    nn.NLLLoss: lambda loss, y, z: loss(z.log_softmax(1), (y[:, 0] > 0).long()),
-    nn.PoissonNLLLoss: lambda loss, y, z: loss(z, y.abs()),
-    nn.SmoothL1Loss: lambda loss, y, z: loss(z, y),
-    nn.SoftMarginLoss: lambda loss, y, z: loss(z, y.sign()),
-}
-
-
-@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides:UserWarning")
-@pytest.mark.parametrize("kind", LOSSES)
-def test_losses_of_torch_are_replayed(kind):
-    losses = kind(), kind(reduction="none")
-
-    def compute(labels, logits, features):
-        labels = labels.expand(-1, 2)
-        found = [LOSSES[kind](loss, labels, logits) for loss in losses]
-        return found[0] + found[1].mean()
-
-    def make():
-        return make_spec(nn.Sequential(mlp(), nn.Linear(1, 2)), loss=compute)
-
-    assert run_both(make, batches(4)) == (2, [])
-
-
-def test_operations_of_others_are_not_taken_for_those_of_torch():
-    with torch.library._scoped_library("skest_kernels", "DEF") as library:
-        library.define("add(Tensor x, Tensor y) -> Tensor")
-        library.define("add.out(Tensor x, Tensor y, *, Tensor(a!) out) -> Tensor(a!)")
-        library.impl("add.out", lambda x, y, out: out.copy_(x), "CPU")
-        operations = torch.ops.skest_kernels.add
-        operation = operations.default
-        assert kernels.function_for(operation) is operation
-        assert kernels.out_variant(operation, "cpu") == (operations.out, ("out",))
-
-
 def test_gradients_of_relu_are_written_over():
     n_rows = 7
     special = [float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 1.0, -1.0]
@@ -403,55 +335,6 @@ def test_gradients_of_relu_are_written_over():
 
 
 # Tensors that change their shape in place
-
-
-class Changed(nn.Module):
-    """Looks at a square matrix, and changes its shape afterwards."""
-
-    def __init__(self, change, *, has_gradient):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(3, 8, bias=False)
-        self.change = change
-        self.has_gradient = has_gradient
-
-    def forward(self, x):
-        with torch.set_grad_enabled(self.has_gradient):
-            square = x @ self.layer.weight.t()
-            column = square[:, 0] * 1 if self.has_gradient else square[:, 0]
-            self.change(square)
-        total = square.sum(dim=-1).flatten()[: len(x)]
-        return (self.layer(x) * column[:, None]).sum(1, keepdim=True) + total[:, None]
-
-
-CHANGES = {
-    "transpose_": lambda x: x.transpose_(0, 1),
-    "t_": lambda x: x.t_(),
-    "unsqueeze_": lambda x: x.unsqueeze_(1),
-    "squeeze_": lambda x: x.unsqueeze_(0).squeeze_(0).t_(),
-    "as_strided_": lambda x: x.as_strided_((8, 8), (1, 8)),
-}
-
-
-@pytest.mark.parametrize("has_gradient", [False, True])
-def test_a_shape_that_changes_is_another_look_at_the_tensor(has_gradient):
-    for change in CHANGES.values():
-
-        def make(change=change):
-            return make_spec(Changed(change, has_gradient=has_gradient))
-
-        assert run_both(make, batches(4)) == (2, [])
-
-
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-def test_an_output_of_another_shape_is_an_obstacle():
-    x = torch.ones(3)
-    with Recorder([x]) as recorder:
-        torch.add(x, 1, out=torch.ones(2))
-    assert "changes the shape of a tensor in place" in recorder.recording.obstacle
-    with Recorder([x]) as recorder:
-        torch.add(x, 1, out=torch.empty(0))
-    assert recorder.recording.obstacle is None
 
 
 def test_compilers_work_beside_a_recorder_and_after_it():

@@ -12,8 +12,6 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
-from skest.engine.loop import Halves
-from skest.engine.recorded.choice import make_step
 from skest.feature_columns import (
     FeatureColumns,
     SequenceFeatures,
@@ -25,13 +23,11 @@ from skest.networks import RNN, BatchNorm, Dropout
 from skest.optimizers import OPTIMIZERS, make_optimizer
 from tests._control_flow import Branches
 from tests.engine.recorded._steps import (
-    assert_same,
     batches,
     make_spec,
     mean_square,
     mlp,
     run_both,
-    state,
 )
 
 
@@ -298,28 +294,6 @@ def test_hooks_of_updates_are_called_in_every_step(kind):
 
     assert run_both(make, batches(8)) == (6, [])
     assert len(called) == 2 * 8
-
-
-def test_another_update_is_called_after_every_step_and_not_recorded():
-    eager, graph = make_spec(mlp()), make_spec(mlp())
-    updated = []
-
-    def scaled(spec):
-        updated.append(spec)
-        with torch.no_grad():
-            for parameter in spec.network.parameters():
-                parameter.grad *= len(updated)
-                parameter -= 0.01 * parameter.grad
-
-    halves = Halves(update=scaled)
-    step = make_step("graph", graph, [], None, halves=halves)
-    for features, labels in batches(8):
-        loss = step(features, labels)
-        updated.pop()  # it counts again for the other one
-        expected = halves.eager(eager)(features, labels)
-        assert_same([loss, *state(graph)], [expected, *state(eager)])
-    assert updated == [eager] * 8
-    assert step.n_replayed == 8 - 3
 
 
 @torch.library.custom_op("skest_tests::noisy", mutates_args=())
