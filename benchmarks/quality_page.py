@@ -41,7 +41,8 @@ models numbers are imputed and scaled and strings are one-hot; "linear" is
 `LogisticRegression(max_iter=1000)` or `Ridge`, "MLP" has early stopping and, in regression,
 a scaled target; "boosting" is `HistGradientBoosting…` with its own categories, and target
 means for columns of more than 255 levels. LightGBM and CatBoost have categories of their
-own, too, and fewer seeds. {rows:,} rows of each part at most, except in "{official}",
+own, too, and fewer seeds. RealMLP_TD and TabM_D are those of pytabkit, with medians for
+gaps; they take long, and have one seed on a few tables only. {rows:,} rows of each part at most, except in "{official}",
 which is the whole official split. One thread.
 
 Means over {n_seeds} seeds, ± their standard errors. The loss is the logarithmic one for
