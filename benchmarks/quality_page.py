@@ -42,8 +42,8 @@ models numbers are imputed and scaled and strings are one-hot; "linear" is
 a scaled target; "boosting" is `HistGradientBoosting…` with its own categories, and target
 means for columns of more than 255 levels. LightGBM and CatBoost have categories of their
 own, too, and fewer seeds. RealMLP_TD and TabM_D are those of pytabkit, with medians for
-gaps; they take long, and have one seed on a few tables only. {rows:,} rows of each part at most, except in "{official}", which is the
-whole official split. One thread.
+gaps; they take long, and have one seed on a few tables only. {rows:,} rows of each part
+at most, except in "{official}", which is the whole official split. One thread.
 
 Means over {n_seeds} seeds, ± their standard errors. The loss is the logarithmic one for
 classes and labels, RMSE for numbers. `python -m benchmarks.quality --write` makes this
