@@ -59,6 +59,13 @@ _IDS = re.compile(
     "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:id|code|zip|zipcode|postcode|postalcode)$"
 )
 
+# As "$1,234.50", "12 %" or "31/12/2020 10:00".
+_FORMATTED = re.compile(
+    r"\s*[-+(]?\s*([$€£¥]\s*\d[\d,. ]*|\d[\d,. ]*\s*[%$€£¥]|\d{1,3}(,\d{3})+(\.\d+)?)"
+    r"\)?\s*$"
+    r"|\s*\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(\s.*)?$"
+)
+
 
 def chosen_columns(
     table: Table, keys: Sequence[Key], kind: str, dtype: str | None = None
@@ -224,7 +231,7 @@ def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
 
 
 def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
-    """Warn if strings are numbers but for a few, such as "n/a"."""
+    """Warn if strings are numbers but for a few, such as "n/a", or in another form."""
     texts = distinct[:MOST_LOOKED_AT]
     others = [text for text in texts if not are_numbers(np.array([text], object))]
     if others and len(texts) - len(others) > max(9 * len(others), MAX_INDICATOR_LEVELS):
@@ -232,6 +239,13 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
             f"Column {key!r} holds numbers written as strings, but also {others[0]!r}, and "
             "is not read as numbers. If they are, let missing values be empty, e.g. by "
             f"pandas.to_numeric(X[{key!r}], errors='coerce')."
+        )
+    formatted = [text for text in texts if _FORMATTED.match(text)]
+    if len(texts) > MAX_INDICATOR_LEVELS and len(formatted) > 0.9 * len(texts):
+        warn(
+            f"Column {key!r} holds numbers or dates in a form that is not read, such as "
+            f"{formatted[0]!r}, so that each is a category of its own. Convert them, with "
+            "pandas.to_numeric without signs and separators, or pandas.to_datetime."
         )
 
 

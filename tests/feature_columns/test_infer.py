@@ -191,6 +191,20 @@ def test_what_may_tell_something_stays() -> None:
         assert len(infer_feature_columns(X).active) > 1
 
 
+@pytest.mark.parametrize("form", ["${},000.50", "{} %", "{}/12/2020 10:00"])
+def test_numbers_and_dates_in_other_forms_are_told(form):
+    X = pd.DataFrame({"amount": [form.format(10 + i) for i in range(15)] * 2})
+    with pytest.warns(UserWarning, match="'amount' holds numbers or dates in a form"):
+        infer_feature_columns(X)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("form", ["0{}", "555-{}", "{}-A", "street {}"])
+def test_codes_are_no_numbers_in_other_forms(form):
+    X = pd.DataFrame({"code": [form.format(10 + i) for i in range(15)] * 2})
+    infer_feature_columns(X)
+
+
 def test_numbers_as_strings_but_for_a_few() -> None:
     cells = [f"{i / 7:.2f}" for i in range(N - 2)] + ["n/a"] * 2
     X = pd.DataFrame({"x": np.ones(N), "amount": cells})
