@@ -117,6 +117,7 @@ CASES = {
     ),
     "members": (DNN, {**RATES, "n_members": [3] * 2, "dropout": [0.1] * 2}),
     "max_steps": (DNN, {"max_steps": [3, 7, None], "optimizer": ["adagrad"] * 3}),
+    "half end earlier": (DNN, {"max_iter": [1, 1, 6, 6], "dropout": [0.1] * 4}),
     "activations": (DNN, {"activation": ["gelu", "tanh", "gelu"]}),
     "stopping": (
         DNN,
@@ -145,7 +146,7 @@ def test_the_same_as_alone(table, case, caplog):
     if hasattr(estimator, "predict_proba"):
         y = (y > 0).astype(int)
     estimators = candidates(estimator, **values)
-    check(estimators, X, y, folds(len(X))[: len(estimators)], caplog)
+    check(estimators, X, y, (2 * folds(len(X)))[: len(estimators)], caplog)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")

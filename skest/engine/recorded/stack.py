@@ -258,17 +258,17 @@ class Stack:
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = list(members)
         self._stacked: list[Tensor] = []
-        memory: list[int | None] = []
         for tensors in zip(*[member.tensors for member in members], strict=True):
-            memory += map(storage_of, tensors)
             stacked = aligned_empty(len(members), tensors[0])
             for tensor, place in zip(tensors, stacked, strict=True):
                 place.copy_(tensor.detach())
             self._stacked.append(stacked)
-        if None in memory or len({*memory}) < len(memory):
+        for member in members:
             # Tied weights would become two once their tensors are parts of different
-            # stacks.
-            raise NotRecordableError("its tensors are sparse, or share memory")
+            # stacks. Those of several members may lie in one, of an earlier stack.
+            memory = [storage_of(tensor) for tensor in member.tensors]
+            if None in memory or len({*memory}) < len(memory):
+                raise NotRecordableError("its tensors are sparse, or share memory")
         for member in members:
             join_counters(member.spec.optimizers)
         for j, member in enumerate(members):
