@@ -47,15 +47,15 @@ class DNNParameters(OptimizerParameters):
         `skest.feature_columns`. None infers it: numbers are standardised, gaps in them
         filled with the mean and marked; strings and categories become indicators if
         they have few levels and embeddings if they have many, see
-        `skest.feature_columns.infer_feature_columns`. With a learning rate "auto",
+        `skest.feature_columns.infer_feature_columns`. With the recipe (`learning_rate`),
         numbers get piecewise-linear columns as well. What given columns do not read is
         dropped with a warning, see `FeatureColumns` and its `remainder`.
     activation : str or callable
         Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
         tensor.
     dropout : float or "auto"
-        Probability that a hidden unit is dropped in training. "auto" is .1 with a
-        learning rate "auto", else 0.
+        Probability that a hidden unit is dropped in training. "auto" is .1 with
+        the recipe (`learning_rate`), else 0.
     batch_norm : bool
         Normalise after every hidden layer.
     optimizer : str, class, callable or list
@@ -64,21 +64,23 @@ class DNNParameters(OptimizerParameters):
         one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``. "auto" is AdamW with
         betas of .9 and .95, and Adagrad at 25 times the rate for tables of embeddings.
     learning_rate : float, callable, "auto" or None
-        A function of the global step makes a schedule; None is the optimizer's own
-        default. "auto" falls to zero in four cosine cycles of doubling length, see
-        `skest.optimizers.schedules.CosineCycles`, over the epochs of `max_iter`, from a
-        peak of .002 (of Adagrad, FTRL and SGD .05); it is the peak itself in
-        `partial_fit` and `train`, which know no end. Numbers that are predicted then
-        stay within the range of the `y` that was trained on, but for those of Poisson
-        and logistic losses.
+        "auto" is the recipe for tables: the rate falls to zero in four cosine cycles of
+        doubling length, see `skest.optimizers.schedules.CosineCycles`, over the epochs
+        of `max_iter`, from a peak of .002 (of Adagrad, FTRL and SGD .05); it is the peak
+        itself in `partial_fit` and `train`, which know no end. Numbers that are
+        predicted stay within the range of the `y` that was trained on, but for those of
+        Poisson and logistic losses. A number alone is another peak; beside an
+        `optimizer` that is named, it is a constant rate, and there is no recipe. Neither
+        is there with a function of the global step, or with None, the optimizer's own
+        default.
     weight_decay : float or "auto"
-        L2 penalty of the optimizer; of AdamW, decay of the weights. "auto" is .01 if both
-        are "auto", else 0.
+        L2 penalty of the optimizer; of AdamW, decay of the weights. "auto" is .01 with the
+        recipe and an `optimizer` "auto", else 0.
     n_members : int or "auto"
         Networks in one: they share the hidden layers, each scales the inputs by numbers
         of its own and has its own last layer, and learns from its own errors; the mean of
         their probabilities, or numbers, is predicted (TabM-mini, arXiv 2410.24210).
-        "auto" is 3 with a learning rate "auto", else 1.
+        "auto" is 3 with the recipe, else 1.
     """
 
     hidden_units: Sequence[int] | int = parameter(

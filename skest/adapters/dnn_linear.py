@@ -47,8 +47,8 @@ class CombinedParameters(OptimizerParameters):
         Of the hidden layers: a name of `skest.networks.ACTIVATIONS` or a function of a
         tensor.
     dnn_dropout : float or "auto"
-        Probability that a hidden unit is dropped in training. "auto" is .1 with a
-        learning rate "auto", else 0.
+        Probability that a hidden unit is dropped in training. "auto" is .1 with
+        the recipe (`dnn_learning_rate`), else 0.
     batch_norm : bool
         Normalise after every hidden layer.
     dnn_optimizer : str, class, callable or list
@@ -57,8 +57,9 @@ class CombinedParameters(OptimizerParameters):
         parameter names, which begin with "dnn.", and one of these. "auto" is that of
         `DNNClassifier`.
     dnn_learning_rate : float, callable, "auto" or None
-        A function of the global step makes a schedule; None is the optimizer's own
-        default. "auto" is the schedule of `DNNClassifier`.
+        "auto" is the recipe, a number alone its peak, and beside a `dnn_optimizer` that
+        is named a constant rate, as in `DNNClassifier`. A function of the global step
+        makes a schedule; None is the optimizer's own default.
     linear_optimizer : str, class, callable or list
         Of the linear model.
     linear_learning_rate : float, callable, "auto" or None

@@ -152,13 +152,13 @@ class TrainingParameters:
     Parameters
     ----------
     batch_size : int or "auto"
-        Rows of a batch; "auto" is ``min(200, n_samples)``, and with a learning rate
-        "auto" goes by the number of rows, from 32 for a thousand to 1,024; fewer than 100
+        Rows of a batch; "auto" is ``min(200, n_samples)``, and with the recipe
+        (see `learning_rate`) it goes by the number of rows, from 32 for a thousand to 1,024; fewer than 100
         rows are one batch, without dropout.
     max_iter : int or "auto"
         Most epochs to train. A `ConvergenceWarning` tells when they are over before the
         training has converged, unless a schedule of the learning rate is to end there.
-        "auto" is 200, and with a learning rate "auto" goes by the number of rows, from
+        "auto" is 200, and with the recipe it goes by the number of rows, from
         100 to 15.
     max_steps : int
         Most steps to train; None leaves the end to the other rules.
@@ -174,7 +174,7 @@ class TrainingParameters:
         R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`.
         Without it, training stops when its own loss no longer improves.
 
-        With a learning rate "auto", "auto" holds rows out if there are 100 or more, and
+        With the recipe, "auto" holds rows out if there are 100 or more, and
         in the end a new training takes all rows, as far as the best epoch. The
         temperature of a classifier's probabilities is learned from the held-out rows if
         that clearly lowers their loss. If they would be fewer than 100 and there are no
@@ -184,7 +184,7 @@ class TrainingParameters:
     validation_fraction : float
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, inf or "auto"
-        Epochs without improvement to wait for. "auto" is 10; with a learning rate "auto"
+        Epochs without improvement to wait for. "auto" is 10; with the recipe
         training ends after the first cycle of the schedule that brought nothing, or from
         the third on that was best before its last quarter.
     tol : float
@@ -205,7 +205,7 @@ class TrainingParameters:
     dtype : {"auto", "float32", "float64"}
         Floating type of the network. "auto" is float64 for a float64 array on the CPU,
         as in scikit-learn's `MLPClassifier`, and float32 otherwise; also for more than
-        1,000 rows where hidden layers are trained at the rate "auto".
+        1,000 rows where hidden layers are trained by the recipe.
     device : str or torch.device
         "auto" is a CUDA device if there is one, else the CPU.
     execution : {"auto", "eager", "graph"}

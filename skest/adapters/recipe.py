@@ -3,6 +3,7 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, ClassVar
 
 from skest.adapters.parameters import TrainingParameters
@@ -85,18 +86,23 @@ class AutoParameters(TrainingParameters):
     def _chosen(self, name: str) -> Any:
         """Return a parameter, or what was chosen for it if it is "auto"."""
         value = getattr(self, name)
-        return (
-            vars(self).get("auto_params_", {}).get(name, value)
-            if _auto(value)
-            else value
-        )
+        is_peak = self._has_schedule and name == self._recipe_for[1]  # type: ignore[index]
+        if _auto(value) or is_peak:
+            return vars(self).get("auto_params_", {}).get(name, value)
+        return value
 
     @property
     def _has_schedule(self) -> bool:
-        """Whether the rate follows the schedule of the recipe."""
-        return self._recipe_for is not None and _auto(
-            getattr(self, self._recipe_for[1])
-        )
+        """Whether the rate follows the schedule of the recipe.
+
+        A search over the rate alone must not leave the recipe: beside an optimizer that
+        is "auto", a number is where the schedule starts.
+        """
+        if self._recipe_for is None:
+            return False
+        optimizer, rate = (getattr(self, name) for name in self._recipe_for)
+        is_number = isinstance(rate, Real) and not isinstance(rate, bool)
+        return _auto(rate) or (_auto(optimizer) and is_number)
 
     @property
     def _takes_members(self) -> bool:
@@ -132,8 +138,10 @@ class AutoParameters(TrainingParameters):
         if self._recipe_for is None or not self._has_schedule:
             return
         optimizer, rate = self._recipe_for
-        name = getattr(self, optimizer)
-        peak = _PEAKS.get(name.lower(), _OTHER_PEAK) if isinstance(name, str) else None
+        name, peak = getattr(self, optimizer), getattr(self, rate)
+        if _auto(peak):
+            is_known = isinstance(name, str)
+            peak = _PEAKS.get(name.lower(), _OTHER_PEAK) if is_known else None
         chosen: Any = peak
         own = getattr(self, "lr_scheduler", None) is None
         if peak is not None and n_steps is not None and own:

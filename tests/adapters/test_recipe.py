@@ -146,6 +146,20 @@ def test_settings_that_are_given_are_kept(table):
     assert model.n_iter_ == 3
 
 
+def test_a_search_over_the_rate_keeps_the_recipe(table):
+    X, y = table
+    given, auto = (
+        recipe(max_iter=3, n_members="auto", **rate).fit(X, y)
+        for rate in ({"learning_rate": 0.002}, {})
+    )
+    np.testing.assert_array_equal(given.predict_proba(X), auto.predict_proba(X))
+    assert str(given.auto_params_) == str(auto.auto_params_)
+    other = recipe(max_iter=3, learning_rate=0.01).fit(X, y)
+    assert other.auto_params_["learning_rate"].peak == 0.01
+    other.set_params(learning_rate=0.03).partial_fit(X, y)
+    assert other.auto_params_["learning_rate"] == 0.03  # an end is not known
+
+
 def test_members_do_not_go_with_batch_norm():
     X = np.zeros((40, 2)) + np.arange(40)[:, None]
     model = DNNClassifier((4,), n_members=2, batch_norm=True)

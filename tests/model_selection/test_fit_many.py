@@ -29,8 +29,8 @@ ALONE = "is trained alone"
 # Where a hidden layer is no multiple of a cache line, and neither is the last batch.
 PLAIN = {"batch_size": 32, "max_iter": 4, "learning_rate": 0.01, "random_state": 0}
 RATES = {"learning_rate": [0.01, 0.002]}
-DNN = DNNClassifier((9, 16), **PLAIN)
-REGRESSOR = DNNRegressor((9,), **PLAIN)
+DNN = DNNClassifier((9, 16), optimizer="adamw", **PLAIN)
+REGRESSOR = DNNRegressor((9,), optimizer="adamw", **PLAIN)
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ CASES = {
     "linear regression": (LinearRegressor(**PLAIN), {**RATES, "l2": [0.0, 0.1]}),
     "wide and deep": (
         DNNLinearCombinedRegressor((8,), batch_size=32, max_iter=3, random_state=0),
-        {"dnn_learning_rate": RATES["learning_rate"]},
+        {"dnn_learning_rate": RATES["learning_rate"], "early_stopping": [False] * 2},
     ),
 }
 
@@ -312,7 +312,8 @@ def test_processes(table):
 
 
 def test_lines_of_many_trainings_have_names(table, capsys):
-    model = DNNRegressor((4,), learning_rate=0.01, max_iter=1, verbose=1)
+    model = DNNRegressor((4,), optimizer="adamw", learning_rate=0.01, max_iter=1)
+    model.set_params(verbose=1)
     fit_many([model, clone(model).set_params(verbose=0), model], *table)
     said = capsys.readouterr().out.splitlines()
     assert [line[:23] for line in said] == [

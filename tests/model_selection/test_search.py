@@ -35,7 +35,9 @@ from skest.model_selection import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-MODEL = DNNClassifier((8,), learning_rate=0.01, max_iter=3, random_state=0)
+MODEL = DNNClassifier(
+    (8,), optimizer="adamw", learning_rate=0.01, max_iter=3, random_state=0
+)
 RATES = {"learning_rate": [0.001, 0.01]}
 
 

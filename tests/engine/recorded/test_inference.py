@@ -196,6 +196,7 @@ def test_code_of_the_users_is_replayed_on_request_only(monkeypatch):
         options = {
             **FIT,
             "execution": execution,
+            "optimizer": "adamw",
             "learning_rate": 0.05,
             "activation": lambda x: x.clamp(min=0),
         }
