@@ -431,7 +431,7 @@ class Estimator(CheckpointHolder):
             that leads out of ``assets/``.
         """
         # Here, because training needs none of it.
-        from skest.export.spec_export import export_estimator
+        from skest.export.writer import export_estimator
 
         return export_estimator(
             self._builder,

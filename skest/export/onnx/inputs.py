@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skest.exceptions import ExportError
-from skest.export.manifest import MICROSECONDS
+from skest.export.artifact import MICROSECONDS
 from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn

@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
-from skest.export.serving.versions import RequestError
+from skest.export.serving.requests import (
+    MODEL_PATH,
+    Call,
+    RequestError,
+    Route,
+    signature_of,
+)
 
 
 def _predict(call: Call) -> Any:
