@@ -13,13 +13,13 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
 
-from skest.adapters.distinct import distinct_rows
 from skest.adapters.features import (
     ARRAY_KEY,
     Rows,
     as_rows,
     check_same_length,
     count_samples,
+    distinct_rows,
     has_empty_column,
     holds_only_numbers,
     is_table,

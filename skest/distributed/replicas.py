@@ -9,11 +9,10 @@ from typing import Any
 from skest.config.cluster import secret_of_cluster
 from skest.config.run_config import RunConfig, strategy_of
 from skest.config.strategies import AsyncParameterServer, DataParallel, LocalSGD
-from skest.distributed.data_parallel import DataParallelReplica
 from skest.distributed.local import Train, train_locally
-from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.server import serve_parameters
 from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
+from skest.distributed.synchronous import DataParallelReplica, LocalSGDReplica
 from skest.engine.loop import EndOfTraining, Replica
 from skest.inputs.sharding import context_of
 

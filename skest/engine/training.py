@@ -28,11 +28,10 @@ from skest.engine.model import ModelBuilder, ModelFn, encoded_batches, restore
 from skest.engine.recorded.choice import make_step
 from skest.exceptions import ModelDirInUseError, NanLossDuringTrainingError
 from skest.hooks.base import Hook, Run
-from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
 from skest.hooks.early_stopping import EarlyStoppingHook
 from skest.hooks.logging import LoggingHook
 from skest.hooks.nan import NanLossHook
-from skest.hooks.steps import StopAtStepHook
+from skest.hooks.steps import CheckpointListener, CheckpointSaverHook, StopAtStepHook
 from skest.hooks.summaries import MISSING_TENSORBOARD, tensorboard_is_installed
 from skest.hooks.summary_saver import SummarySaverHook
 from skest.inputs.array_dataset import count_rows

@@ -37,7 +37,7 @@ from skest.engine.prediction import (
 )
 from skest.engine.training import TrainingOrder, run_training, train_part
 from skest.hooks.base import Hook
-from skest.hooks.checkpoint import CheckpointListener
+from skest.hooks.steps import CheckpointListener
 from skest.inputs.array_dataset import ArrayDataset
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec

@@ -20,9 +20,9 @@ from skest.distributed import (
     TaskConfig,
 )
 from skest.distributed.launch import local_cluster
-from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
+from skest.distributed.synchronous import LocalSGDReplica
 from skest.engine.loop import EndOfTraining, Replica
 from skest.inputs import InputContext
 
