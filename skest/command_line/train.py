@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from skest._version import __version__
-from skest.command_line.evaluate import metrics_of
+from skest.command_line.kept_model import metrics_of
 from skest.command_line.tables import (
     MODEL,
     REPORT,

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 _LENGTH_BYTES = 8
@@ -81,27 +81,8 @@ class TensorInFile:
         return found[::step]
 
 
-def write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write tensors to a new file with the permissions of the umask; flush it yourself.
-
-    Raises
-    ------
-    OSError
-        If it can't be written.
-    """
-    path.touch()
-    mode = path.stat().st_mode & 0o777
-    with _errors_of_the_system():
-        save_file(dict(tensors), path)
-    path.chmod(mode)
-
-
-def write_in_blocks(
-    tensors: Mapping[str, Rows],
-    path: Path,
-    look: Callable[[str, Tensor], None] = lambda name, block: None,
-) -> int:
-    """Write what `write_tensors` would, but with some rows in memory at a time.
+def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
+    """Write what `safetensors.torch.save_file` would, some rows at a time.
 
     Parameters
     ----------
@@ -109,8 +90,6 @@ def write_in_blocks(
         On the CPU; some may share memory.
     path : Path
         The file; one that is there is replaced.
-    look : callable, optional
-        ``look(name, block)`` is called with all blocks.
 
     Returns
     -------
@@ -140,7 +119,6 @@ def write_in_blocks(
         found = zlib.crc32(begin)
         for name in order:
             for block in _blocks(tensors[name]):
-                look(name, block)
                 content: Any = block.reshape(-1).view(torch.uint8).numpy()
                 file.write(content)
                 found = zlib.crc32(content, found)

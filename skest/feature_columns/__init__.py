@@ -15,7 +15,7 @@ from skest.feature_columns.categorical import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
 )
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, infer_feature_columns
 from skest.feature_columns.crossed import CrossedColumn, crossed_column
 from skest.feature_columns.dense import (
     EmbeddingColumn,
@@ -23,7 +23,6 @@ from skest.feature_columns.dense import (
     embedding_column,
     indicator_column,
 )
-from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.modules import (
     DenseFeatures,
     LinearFeatures,
