@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, get_tags
 from sklearn.utils.validation import check_array, validate_data
 
-from skest.feature_columns.ragged import flatten, holds_lists
+from skest.feature_columns.cells import flatten, holds_lists
 from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
 from skest.feature_columns.statistics import is_finite
 from skest.feature_columns.table import Table, TableColumns

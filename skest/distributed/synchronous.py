@@ -25,7 +25,7 @@ from skest.engine.loop import (
 )
 from skest.hooks.base import Run
 from skest.optimizers.ftrl import Ftrl
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import is_row_table, rule_of
 from skest.spec import EstimatorSpec
 
 
@@ -188,9 +188,7 @@ class _LossOf(nn.Module):
 
 def _row_tables(network: nn.Module) -> list[Tensor]:
     """Return the parameters whose gradients are those of single rows."""
-    found: list[Tensor] = [
-        p for p in network.parameters() if getattr(p, "is_row_table", False)
-    ]
+    found: list[Tensor] = [*filter(is_row_table, network.parameters())]
     for module in network.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             found.append(module.weight)
@@ -403,6 +401,6 @@ class LocalSGDReplica(SynchronousReplica):
         for variable, mean in zip(variables, means, strict=True):
             variable.copy_(mean)
         for optimizer in run.spec.optimizers:
-            rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+            rule = rule_of(optimizer)
             if isinstance(rule, Ftrl):
                 rule.keep_weights(variables)

@@ -42,7 +42,7 @@ from skest.engine.prediction import (
     new_prediction_model,
     run_prediction,
 )
-from skest.engine.training import TrainingOrder, run_training, train_part
+from skest.engine.training import TrainingOrder, run_training
 from skest.exceptions import NotFittedError
 from skest.hooks.base import Hook
 from skest.hooks.steps import CheckpointListener
@@ -645,9 +645,7 @@ class Estimator:
             return LONE.get()()
         from skest.distributed.replicas import replica_for
 
-        return replica_for(
-            train_part, self.model_fn, input_fn, self._config, steps, max_steps
-        )
+        return replica_for(self.model_fn, input_fn, self._config, steps, max_steps)
 
     def _train(
         self,

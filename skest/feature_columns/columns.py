@@ -28,7 +28,7 @@ from skest.feature_columns.base import (
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.numeric import NumericColumn, numeric_column
-from skest.feature_columns.piecewise import piecewise_linear_column
+from skest.feature_columns.numeric_vectors import piecewise_linear_column
 from skest.feature_columns.table import Key, Table
 
 _WHOLE = "x"  # key of all columns of an array

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from skest.core.console import said_if_long
-from skest.feature_columns.ragged import as_cells
+from skest.feature_columns.cells import as_cells
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.loaders import SeededLoader

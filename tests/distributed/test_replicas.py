@@ -51,7 +51,7 @@ def input_fn():
 
 
 def made(config):
-    return replica_for(None, model_fn, input_fn, config)
+    return replica_for(model_fn, input_fn, config)
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,11 @@ from skest.feature_columns.categorical import (
     IdentityColumn,
     KeyedCategoricalColumn,
 )
-from skest.feature_columns.crossed import CrossedColumn
+from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColumn
 from skest.feature_columns.encoding import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.periodic import PeriodicColumn
-from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -34,7 +33,6 @@ from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import (
     VocabularyColumn,
 )
-from skest.feature_columns.weighted import WeightedCategoricalColumn
 
 
 class Demand(NamedTuple):
