@@ -13,13 +13,13 @@ from torch import Generator, Tensor, nn
 
 from skest.core.checks import check_choice, check_integer, check_positive
 from skest.feature_columns.base import TrainedColumn
-from skest.feature_columns.bucketized import (
+from skest.feature_columns.numeric import NumericColumn, OverNumeric
+from skest.feature_columns.statistics import (
     check_boundaries,
     known_numbers,
     learned_edges,
     learned_starts,
 )
-from skest.feature_columns.numeric import NumericColumn, OverNumeric
 from skest.feature_columns.table import Table
 
 _ENCODINGS = ("ple", "hat", "onehot")
