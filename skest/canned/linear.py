@@ -159,6 +159,7 @@ def baseline_model_fn(
     *,
     head: Any,
     optimizer: OptimizersLike = "ftrl",
+    # As tf.estimator's Baseline, with Ftrl.
     learning_rate: float | RateFunction | None = 0.3,
     lr_scheduler: LRSchedulerLike | None = None,
     clip_norm: float | None = None,

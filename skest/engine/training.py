@@ -212,6 +212,8 @@ def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
     )
 
 
+# What writes into `model_dir`, or decides by what is written there, is for one process:
+# as in tf.estimator, where only the chief has these.
 _OF_CHIEF = (CheckpointSaverHook, EarlyStoppingHook, SummarySaverHook)
 
 

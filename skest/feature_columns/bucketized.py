@@ -153,8 +153,10 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
         """Return the ids; every cell holds a value, since NaN has a bucket."""
         values, unknown = self.source.values(table)
         cuts = self.cuts
+        # A boundary itself belongs to the bucket above it, as in TensorFlow.
         ids = np.searchsorted(cuts, values.ravel(), side="right").reshape(values.shape)
         if unknown is not None:
+            # Of TensorFlow's Bucketize, to which NaN is greater than every boundary.
             ids[unknown] = len(cuts)
         # As in TensorFlow, every element has buckets of its own behind those before it.
         ids += np.arange(values.shape[1]) * (len(cuts) + 1)
