@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from skest.core import tensor_files as _tensor_files
-from skest.core.tensor_files import read_tensors, write_in_blocks
+from skest.checkpoints import format as _tensor_files
+from skest.checkpoints.format import read_tensors, write_in_blocks
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 TENSORS = st.dictionaries(
