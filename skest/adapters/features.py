@@ -177,6 +177,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
     accepted = {
         "dtype": [np.float64, np.float32],
         "accept_sparse": issparse(X) and _accepted(estimator),
+        # Feature columns fill gaps, or refuse them by name.
         "ensure_all_finite": "allow-nan",
     }
     if is_frame(X):

@@ -91,6 +91,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             features, y = TableColumns(take_rows(features, kept)), take_rows(y, kept)
             weight = weight[kept]
         if reset:
+            # Behind the weights: a class that only rows without weight have is none.
             self._learn_target(y, classes)
         else:
             self._target.check_classes(classes)

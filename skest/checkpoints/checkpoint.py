@@ -186,6 +186,7 @@ def load_variables(
         )
     with torch.no_grad():
         for name, value in wanted.items():
+            # Its values are in parameter servers, which have them from the files.
             if variables[name].is_meta:
                 continue
             if share and value.dtype == variables[name].dtype:

@@ -294,6 +294,7 @@ def _transfer(
         for info, rows in zip(infos, sources, strict=True)
     ]
     copied = old
+    # As `LoadAndRemapMatrix` of TensorFlow, but along any number of axes.
     for part, rows in zip(parts, sources, strict=True):
         kept = torch.from_numpy(rows[part.is_known])
         copied = copied.index_select(part.axis, kept)

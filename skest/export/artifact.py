@@ -84,6 +84,7 @@ def parsed(data: bytes) -> dict[str, Any]:
         f"{MANIFEST!r} must have the schema {SCHEMA!r} to be read; got "
         f"{found.get('schema')!r}. {newer}",
     )
+    # Some need not be there; if they are, they have to be mappings.
     every = {"runtime": {}, "parity": {}, "model": {}, **found}
     for name in ("files", "runtime", "parity", "model", "features", "signatures"):
         _mapping(every, name)

@@ -242,6 +242,7 @@ def tensor_batches(
         return x, y
 
     def batches_of(table: ArrayDataset) -> Iterator[tuple[Any, Any]]:
+        # As a whole, and once: every epoch takes its rows from the tensors.
         x, y = encoded(table.features, table.labels)
         if isinstance(table.features, TableColumns):
             table.features.let_go()

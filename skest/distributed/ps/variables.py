@@ -74,6 +74,7 @@ class Variables:
                 is_table = is_row_table(tensor) or id(tensor) in sparse
                 kinds[name] = "table" if is_table else "dense"
         whole = {n: t.nbytes for n, t in tensors.items() if kinds[n] != "table"}
+        # A table is on all servers, each of which has every n-th row.
         places = place(whole, num_ps)
         return cls(
             num_ps,
