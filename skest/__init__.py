@@ -9,11 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from skest._version import __version__
-    from skest.adapters.baseline import (
-        BaselineClassifier,
-        BaselineEstimator,
-        BaselineRegressor,
-    )
     from skest.adapters.dnn import (
         DNNClassifier,
         DNNEstimator,
@@ -25,7 +20,14 @@ if TYPE_CHECKING:
         DNNLinearCombinedEstimator,
         DNNLinearCombinedRegressor,
     )
-    from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
+    from skest.adapters.linear import (
+        BaselineClassifier,
+        BaselineEstimator,
+        BaselineRegressor,
+        LinearClassifier,
+        LinearEstimator,
+        LinearRegressor,
+    )
     from skest.adapters.model_fn import ModelFnClassifier, ModelFnRegressor
     from skest.adapters.rnn import RNNClassifier, RNNRegressor
     from skest.canned.sdca import LinearSDCA
@@ -73,9 +75,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BaselineClassifier": "adapters.baseline",
-    "BaselineEstimator": "adapters.baseline",
-    "BaselineRegressor": "adapters.baseline",
+    "BaselineClassifier": "adapters.linear",
+    "BaselineEstimator": "adapters.linear",
+    "BaselineRegressor": "adapters.linear",
     "DNNClassifier": "adapters.dnn",
     "DNNEstimator": "adapters.dnn",
     "DNNLinearCombinedClassifier": "adapters.dnn_linear",

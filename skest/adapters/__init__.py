@@ -9,11 +9,6 @@ its kin ask that Estimator. Everything else here is parameters, each declared on
 (`parameters`), and what scikit-learn asks of an estimator.
 """
 
-from skest.adapters.baseline import (
-    BaselineClassifier,
-    BaselineEstimator,
-    BaselineRegressor,
-)
 from skest.adapters.dnn import (
     DNNClassifier,
     DNNEstimator,
@@ -25,7 +20,14 @@ from skest.adapters.dnn_linear import (
     DNNLinearCombinedEstimator,
     DNNLinearCombinedRegressor,
 )
-from skest.adapters.linear import LinearClassifier, LinearEstimator, LinearRegressor
+from skest.adapters.linear import (
+    BaselineClassifier,
+    BaselineEstimator,
+    BaselineRegressor,
+    LinearClassifier,
+    LinearEstimator,
+    LinearRegressor,
+)
 from skest.adapters.model_fn import ModelFnClassifier, ModelFnRegressor
 from skest.adapters.rnn import RNNClassifier, RNNRegressor
 

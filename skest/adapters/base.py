@@ -6,7 +6,6 @@ open, and then a core `Estimator` trains and predicts. Subclasses say which netw
 there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target`).
 """
 
-import functools
 import inspect
 import os
 from abc import abstractmethod
@@ -44,6 +43,7 @@ from skest.core.checks import FormerArguments, each_once
 from skest.core.console import INTERRUPTED, said_if_long, speaking, voice
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.random import seed_sequence
+from skest.core.sklearn_compat import CachedParameterNames
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns
@@ -56,14 +56,9 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
-@functools.cache
-def _parameter_names(cls: Any) -> list[str]:
-    # A signature takes long to read, and a fit or a clone asks for it several times.
-    names: list[str] = super(SkestEstimator, cls)._get_param_names()
-    return names
-
-
-class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
+class SkestEstimator(
+    CachedParameterNames, CallbackSupportMixin, RowReader, FormerArguments
+):
     """What the estimators of skest have in common; not for direct use."""
 
     _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
@@ -72,10 +67,6 @@ class SkestEstimator(CallbackSupportMixin, RowReader, FormerArguments):
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _scale: TargetScale | None
-
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        return list(_parameter_names(cls))
 
     # What subclasses define
 

@@ -33,7 +33,7 @@ from skest.feature_columns.base import TrainedColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import module_name, parameter_name
-from skest.feature_columns.periodic import PARAMETERS, PeriodicColumn
+from skest.feature_columns.numeric_vectors import PARAMETERS, PeriodicColumn
 from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.batches import Source, tensor_batches

@@ -13,13 +13,13 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
 
-from skest.adapters.distinct import distinct_rows
 from skest.adapters.features import (
     ARRAY_KEY,
     Rows,
     as_rows,
     check_same_length,
     count_samples,
+    distinct_rows,
     has_empty_column,
     holds_only_numbers,
     is_table,
@@ -36,10 +36,11 @@ from skest.feature_columns.choice import warn_of_id
 from skest.feature_columns.columns import (
     FeatureColumns,
     as_feature_columns,
+    infer_feature_columns,
     unread_keys,
+    with_piecewise,
 )
 from skest.feature_columns.encoding import with_feature_names
-from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import take_rows
 
@@ -90,6 +91,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             features, y = TableColumns(take_rows(features, kept)), take_rows(y, kept)
             weight = weight[kept]
         if reset:
+            # Behind the weights: a class that only rows without weight have is none.
             self._learn_target(y, classes)
         else:
             self._target.check_classes(classes)

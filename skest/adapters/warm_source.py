@@ -34,8 +34,7 @@ from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import module_name, parameter_name
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.periodic import PeriodicColumn
-from skest.feature_columns.piecewise import PiecewiseLinearColumn
+from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 
 

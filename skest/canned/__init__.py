@@ -6,10 +6,9 @@ a head and optimizers; bind its other arguments with `functools.partial` and giv
 `skest.Estimator`. The estimators of `skest.adapters` are built on them.
 """
 
-from skest.canned.baseline import baseline_model_fn
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
-from skest.canned.linear import linear_model_fn
+from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.canned.rnn import rnn_model_fn
 
 __all__ = [

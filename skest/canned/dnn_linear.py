@@ -128,6 +128,8 @@ l1, l2
             dnn_learning_rate,
             {"weight_decay": weight_decay},
         )
+    # Trained jointly, each part by its own optimizer: the paper has FTRL for the wide
+    # and Adagrad for the deep one (Cheng et al. 2016, section 3.3).
     optimized = [part for part in (dnn_part, linear_part) if part is not None]
     parts = {"linear": linear_columns, "dnn": dnn_columns}
     has_members = dnn is not None and n_members > 1

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from skest.keys import ModeKeys
 from skest.optimizers.named import OptimizersLike, make_optimizers
+from skest.optimizers.row_sparse import is_row_table
 from skest.optimizers.schedules import LRSchedulerLike, RateFunction, make_lr_schedulers
 from skest.optimizers.state import NamedParameters
 
@@ -88,9 +89,8 @@ def _shares(part: Part) -> Iterator[Part]:
         return
     items: Any = part.named_parameters
     named = dict(items)
-    is_table = {name: getattr(p, "is_row_table", False) for name, p in named.items()}
-    dense = {name: p for name, p in named.items() if not is_table[name]}
-    tables = {name: p for name, p in named.items() if is_table[name]}
+    dense = {name: p for name, p in named.items() if not is_row_table(p)}
+    tables = {name: p for name, p in named.items() if is_row_table(p)}
     if dense:
         options = {"betas": _ADAM_BETAS, **part.options}
         yield Part(dense, "adamw", part.learning_rate, options)

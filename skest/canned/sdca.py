@@ -16,7 +16,7 @@ from skest.feature_columns.categorical import int64_keys
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import LinearFeatures
-from skest.feature_columns.piecewise import CodeOutput, PiecewiseLinearColumn
+from skest.feature_columns.numeric_vectors import CodeOutput, PiecewiseLinearColumn
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Table
 from skest.heads.classification import BinaryClassHead, MultiClassHead

@@ -13,7 +13,7 @@ from skest.core.random import RunRandom
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import is_row_table, rule_of
 from skest.optimizers.schedules import FunctionLR, is_scheduler_of
 from skest.optimizers.state import (
     from_json,
@@ -186,6 +186,7 @@ def load_variables(
         )
     with torch.no_grad():
         for name, value in wanted.items():
+            # Its values are in parameter servers, which have them from the files.
             if variables[name].is_meta:
                 continue
             if share and value.dtype == variables[name].dtype:
@@ -201,7 +202,7 @@ def _lent(variable: Tensor, parameter: Tensor) -> Tensor:
     file that is mapped anywhere, in torch's own memory always alike. Rows of tables are
     copied out before anything is computed with them, so large tables stay mapped.
     """
-    is_looked_up = getattr(parameter, "is_row_table", False) and not getattr(
+    is_looked_up = is_row_table(parameter) and not getattr(
         parameter, "is_multiplied", False
     )
     if is_looked_up or variable.data_ptr() % _ALIGNMENT == 0:
@@ -212,7 +213,7 @@ def _lent(variable: Tensor, parameter: Tensor) -> Tensor:
 def _begin_anew(optimizers: Sequence[Optimizer], network: nn.Module) -> None:
     """Let optimizers whose slots were not saved begin at the network's variables."""
     for optimizer in optimizers:
-        rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+        rule = rule_of(optimizer)
         if isinstance(rule, DualAscent):
             raise ValueError(
                 "The checkpoint has no state of LinearSDCA, whose weights are a function "

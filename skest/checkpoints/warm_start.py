@@ -26,7 +26,7 @@ from skest.core.files import list_versions
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import rule_of
 
 _logger = logging.getLogger("skest")
 
@@ -294,6 +294,7 @@ def _transfer(
         for info, rows in zip(infos, sources, strict=True)
     ]
     copied = old
+    # As `LoadAndRemapMatrix` of TensorFlow, but along any number of axes.
     for part, rows in zip(parts, sources, strict=True):
         kept = torch.from_numpy(rows[part.is_known])
         copied = copied.index_select(part.axis, kept)
@@ -542,7 +543,7 @@ def warm_start(
     >>> bool((new.weight == old.weight).all())
     True
     """
-    rules = [o.inner if isinstance(o, RowSparse) else o for o in optimizers]
+    rules = list(map(rule_of, optimizers))
     if any(isinstance(rule, DualAscent) for rule in rules):
         raise ValueError(
             "A model that LinearSDCA trains cannot be warm-started: its weights are a "

@@ -17,7 +17,7 @@ from skest.command_line.tables import (
 )
 from skest.core.checks import ArgumentParser
 from skest.core.files import list_versions
-from skest.export.manifest import MANIFEST, described_type
+from skest.export.artifact import MANIFEST, described_type
 from skest.export.runtime import load
 from skest.feature_columns.describe import text_table
 

@@ -3,9 +3,9 @@
 
 import argparse
 import contextlib
-import importlib
 import io
 import os
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,20 +14,26 @@ from typing import Any
 from skest._version import __version__
 from skest.core.checks import ArgumentParser, text_of
 
-# Modules with a function main(arguments, prog); imported when their command is given.
+# Functions of (arguments, prog), whose modules are imported when their command is given.
 _COMMANDS = {
-    "train": ("skest.command_line.train", "train a model on a CSV or Parquet file"),
+    "train": ("command_line.train:main", "train a model on a CSV or Parquet file"),
     "evaluate": (
-        "skest.command_line.evaluate",
-        "measure a model on rows with a target",
+        "command_line.kept_model:evaluate",
+        "measure a model on rows with target",
     ),
-    "predict": ("skest.command_line.predict", "write predictions for rows of a file"),
+    "predict": (
+        "command_line.kept_model:predict",
+        "write predictions for rows of a file",
+    ),
     "inspect": (
-        "skest.command_line.inspect",
+        "command_line.inspect:main",
         "tell what a model, checkpoint or export is",
     ),
-    "export": ("skest.command_line.export", "write a model that runs without Python"),
-    "serve": ("skest.export.serve", "answer requests for exported models by HTTP"),
+    "export": (
+        "command_line.kept_model:export",
+        "write a model that runs without Python",
+    ),
+    "serve": ("export.serve:main", "answer requests for exported models by HTTP"),
 }
 
 
@@ -73,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         parser.error(f"give a command: {', '.join(_COMMANDS)}")
     prog = f"skest {given.command}"
-    module = importlib.import_module(_COMMANDS[given.command][0])
-    return _run(module.main, given.arguments, prog)
+    command = pkgutil.resolve_name(f"skest.{_COMMANDS[given.command][0]}")
+    return _run(command, given.arguments, prog)
 
 
 def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from skest._version import __version__
-from skest.command_line.evaluate import metrics_of
+from skest.command_line.kept_model import metrics_of
 from skest.command_line.tables import (
     MODEL,
     REPORT,
@@ -41,7 +41,7 @@ _MODELS = {
     "wide-deep": ("skest.adapters.dnn_linear", "DNNLinearCombined"),
     "dnn": ("skest.adapters.dnn", "DNN"),
     "linear": ("skest.adapters.linear", "Linear"),
-    "baseline": ("skest.adapters.baseline", "Baseline"),
+    "baseline": ("skest.adapters.linear", "Baseline"),
 }
 # Numbers of so few kinds are taken for classes.
 _MOST_NUMBERED_CLASSES = 20
@@ -304,7 +304,7 @@ def _save(model: Any, report: dict[str, Any], output: Path, overwrite: bool) -> 
 
 
 def _draw(model: Any, path: Path) -> None:
-    from skest.displays.training_curve import TrainingCurveDisplay
+    from skest.displays.learned import TrainingCurveDisplay
 
     try:
         from matplotlib.figure import Figure

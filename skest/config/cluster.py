@@ -239,6 +239,8 @@ class TaskConfig:
         """Its address; empty if it is alone. There is no scheme such as ``grpc://``."""
         if self.type == "evaluator":
             return ""
+        # A chief without any other task is local, as in TensorFlow: it connects to
+        # nobody.
         is_alone = sum(self.cluster.num_tasks(job) for job in self.cluster.jobs) < 2
         if self.session_master or is_alone:
             return self.session_master
@@ -407,6 +409,7 @@ def _index(value: Any, variable: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise TypeError(f'"index" of {variable} must be an integer; got {value!r}.')
     try:
+        # TensorFlow takes a quoted number, too, which templates of clusters write.
         return int(value)
     except ValueError as error:
         raise ValueError(

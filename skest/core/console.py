@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
 from types import FrameType
 from typing import NoReturn
@@ -20,26 +20,39 @@ _A_FEW_SECONDS = 3.0
 _logger = logging.getLogger("skest")
 
 
-@contextmanager
-def stopping_on_interrupt(request_stop: Callable[[str], None]) -> Iterator[None]:
+def stopping_on_interrupt(
+    request_stop: Callable[[str], None],
+) -> AbstractContextManager[None]:
     """Make the first Ctrl-C ask to stop; the second raises KeyboardInterrupt as ever.
 
     A step that is cut short leaves variables of which some are updated and some are not,
-    so it is brought to its end. Other threads than the main one get no Ctrl-C, and a
-    handler that the program has set stays in force.
+    so it is brought to its end.
 
     Parameters
     ----------
     request_stop : callable
         Called with `INTERRUPTED`. It may raise KeyboardInterrupt.
     """
+    return _answering(_AskToStop(request_stop))
+
+
+def raising_on_interrupt() -> AbstractContextManager[None]:
+    """Make Ctrl-C raise KeyboardInterrupt in a training, too, of which nothing is kept.
+
+    That of many models that are compared is of no use half done.
+    """
+    return _answering(_raise)
+
+
+@contextmanager
+def _answering(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Answer Ctrl-C by a handler, unless the program has set one of its own."""
+    # Only the main thread gets Ctrl-C, and only it may set handlers.
     is_main = threading.current_thread() is threading.main_thread()
-    before = signal.getsignal(signal.SIGINT)
-    if not is_main or before is not signal.default_int_handler:
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-
-    signal.signal(signal.SIGINT, _AskToStop(request_stop))
+    signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:
@@ -64,24 +77,6 @@ class _AskToStop:
             "Ctrl-C: training stops after this step and saves a checkpoint; press it "
             "again to stop at once."
         )
-
-
-@contextmanager
-def raising_on_interrupt() -> Iterator[None]:
-    """Make Ctrl-C raise KeyboardInterrupt in a training, too, of which nothing is kept.
-
-    That of many models that are compared is of no use half done. A handler that the
-    program has set stays in force.
-    """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, _raise)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _raise(signum: int, frame: FrameType | None) -> NoReturn:

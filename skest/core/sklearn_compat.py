@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The private names of scikit-learn that skest uses, in one place."""
 
+import functools
+from typing import Any
+
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config as get_output_config
@@ -17,6 +20,7 @@ from sklearn.utils.validation import (
 
 __all__ = [
     "BaseComposition",
+    "CachedParameterNames",
     "Interval",
     "Options",
     "StrOptions",
@@ -26,3 +30,17 @@ __all__ = [
     "get_output_config",
     "safe_indexing",
 ]
+
+
+class CachedParameterNames:
+    """Mixin that reads the signature of a class once: clones ask for it again and again."""
+
+    @classmethod
+    def _get_param_names(cls: type) -> list[str]:
+        return list(_parameter_names(cls))
+
+
+@functools.cache
+def _parameter_names(cls: Any) -> list[str]:
+    names: list[str] = super(CachedParameterNames, cls)._get_param_names()
+    return names

@@ -12,9 +12,11 @@ much each column of a table matters.
 """
 
 from skest.displays.column_effect import ColumnEffectDisplay
-from skest.displays.embedding import EmbeddingDisplay
-from skest.displays.training_curve import TrainingCurveDisplay
-from skest.displays.weights import WeightsDisplay
+from skest.displays.learned import (
+    EmbeddingDisplay,
+    TrainingCurveDisplay,
+    WeightsDisplay,
+)
 
 __all__ = [
     "ColumnEffectDisplay",

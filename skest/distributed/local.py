@@ -13,11 +13,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import torch
 from joblib.parallel import get_active_backend
 
+from skest.checkpoints.store import MemoryStore
 from skest.config.run_config import RunConfig
 from skest.config.strategies import AsyncParameterServer, SharedMemory
 from skest.core.random import seed_sequence
@@ -26,6 +28,8 @@ from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
 from skest.engine.loop import INPUT_ENDED, Replica, move_to_step
+from skest.engine.model import ModelBuilder, ModelFn
+from skest.engine.training import TrainingOrder, run_training
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 
@@ -36,22 +40,7 @@ _SECONDS_TO_STOP = 60.0  # for the step that a process is in
 _NEVER = 1e9  # seconds: servers end with this process, which may be busy for long
 
 
-class Train(Protocol):
-    """Trains a model as one of several processes."""
-
-    def __call__(
-        self,
-        model_fn: Any,
-        input_fn: Any,
-        config: RunConfig,
-        max_steps: int | None,
-        replica: Replica,
-    ) -> None:
-        """Train."""
-
-
 def train_locally(
-    train: Train,
     model_fn: Callable[..., Any],
     input_fn: Callable[..., Any],
     config: RunConfig,
@@ -67,8 +56,6 @@ def train_locally(
 
     Parameters
     ----------
-    train : callable
-        What the other processes call.
     model_fn, input_fn : callable
         See `skest.Estimator`.
     config : RunConfig
@@ -92,12 +79,7 @@ def train_locally(
     """
     _refuse_in_cluster(config)
     _refuse_if_nested(config)
-    work = {
-        "train": train,
-        "model_fn": model_fn,
-        "input_fn": input_fn,
-        "config": config,
-    }
+    work = {"model_fn": model_fn, "input_fn": input_fn, "config": config}
     strategy: Any = config.train_distribute
     workers = Workers(work, strategy, steps, max_steps)
     if isinstance(strategy, AsyncParameterServer):
@@ -312,7 +294,6 @@ class ServedChief(AsyncReplica):
 
 
 def train_part(
-    train: Train,
     model_fn: Callable[..., Any],
     input_fn: Callable[..., Any],
     config: RunConfig,
@@ -325,7 +306,7 @@ def train_part(
 
     Parameters
     ----------
-    train, model_fn, input_fn, config
+    model_fn, input_fn, config
         As for `train_locally`.
     index : int
         Which of the processes this is.
@@ -340,8 +321,16 @@ def train_part(
         # Dropout and shuffling of each process differ, and are the same for each run.
         (seed,) = seed_sequence(config.random_seed, index).generate_state(1)
         config = config.replace(random_seed=int(seed))
+    directory = None if config.model_dir is None else Path(config.model_dir)
+    builder = ModelBuilder(ModelFn(model_fn, None), config, directory, _ignore)
+    # Hooks run in the chief only, and what is saved is the chief's.
+    order = TrainingOrder(input_fn, [], [], None, max_steps, _ignore)
     with open_part(index, files or []) as replica:
-        train(model_fn, input_fn, config, max_steps, replica)
+        run_training(builder, order, replica, MemoryStore(), _ignore)
+
+
+def _ignore(*what: Any) -> None:
+    """Do nothing."""
 
 
 def local_context(num_workers: int, index: int) -> InputContext | None:

@@ -29,7 +29,7 @@ from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.optimizers.dual_ascent import DualAscent
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import rule_of
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FAILURE = "failure"
@@ -399,7 +399,7 @@ class SynchronousReplica(Replica):
     def begin(self, run: Run) -> None:
         """Begin with the variables of the chief."""
         for optimizer in run.spec.optimizers:
-            rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+            rule = rule_of(optimizer)
             if isinstance(rule, DualAscent):
                 raise ValueError(
                     "LinearSDCA has no gradients that processes could exchange. Train "

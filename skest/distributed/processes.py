@@ -212,6 +212,8 @@ def write_job(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Bin
     >>> function(n=3)
     8
     """
+    # Arrays stay outside of the pickle (PEP 574): all processes map the same pages of
+    # the file, and none is copied.
     buffers: list[pickle.PickleBuffer] = []
     bound = functools.partial(function, **arguments)
     try:

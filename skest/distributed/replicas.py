@@ -9,11 +9,10 @@ from typing import Any
 from skest.config.cluster import secret_of_cluster
 from skest.config.run_config import RunConfig, strategy_of
 from skest.config.strategies import AsyncParameterServer, DataParallel, LocalSGD
-from skest.distributed.data_parallel import DataParallelReplica
-from skest.distributed.local import Train, train_locally
-from skest.distributed.local_sgd import LocalSGDReplica
+from skest.distributed.local import train_locally
 from skest.distributed.ps.server import serve_parameters
 from skest.distributed.ps.worker import AsyncReplica, TrainingOverError
+from skest.distributed.synchronous import DataParallelReplica, LocalSGDReplica
 from skest.engine.loop import EndOfTraining, Replica
 from skest.inputs.sharding import context_of
 
@@ -63,7 +62,6 @@ def serve_if_ps(config: RunConfig) -> bool:
 
 
 def replica_for(
-    train: Train,
     model_fn: Callable[..., Any],
     input_fn: Callable[..., Any],
     config: RunConfig,
@@ -74,7 +72,7 @@ def replica_for(
 
     Parameters
     ----------
-    train, model_fn, input_fn, steps, max_steps
+    model_fn, input_fn, steps, max_steps
         As for `skest.distributed.local.train_locally`, for strategies whose
         processes are started here.
     config : RunConfig
@@ -108,7 +106,7 @@ def replica_for(
         return LocalSGDReplica(strategy.sync_every, config.device)
     if isinstance(strategy, AsyncParameterServer) and task.cluster:
         return _in_cluster(strategy, config)
-    return train_locally(train, model_fn, input_fn, config, steps, max_steps)
+    return train_locally(model_fn, input_fn, config, steps, max_steps)
 
 
 def _check_trains(config: RunConfig) -> None:

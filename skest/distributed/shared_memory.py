@@ -17,7 +17,7 @@ from skest.distributed.processes import anonymous_file
 from skest.engine.loop import Replica, move_to_step
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse, rule_of
 from skest.optimizers.state import named_state
 
 _ALIGNMENT = 64  # bytes: a cache line, so that counters of two processes share none
@@ -279,7 +279,7 @@ def _make_slots(optimizer: Optimizer) -> None:
     counted; see `skest.optimizers.RowSparse`.
     """
     has_rows = isinstance(optimizer, RowSparse)  # each of which is like the others
-    rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+    rule = rule_of(optimizer)
     groups = rule.param_groups
     for group in groups:
         for parameter in group["params"]:

@@ -24,10 +24,9 @@ from skest.engine.recorded.recording import NotRecordableError, map_leaves
 from skest.engine.recorded.stack import Batch, Computation, Member, Stack
 from skest.engine.recorded.step import are_flat
 from skest.hooks.base import EpochwiseHook, Hook, Run
-from skest.hooks.checkpoint import CheckpointSaverHook
 from skest.hooks.logging import LoggingHook
 from skest.hooks.nan import NanLossHook
-from skest.hooks.steps import StopAtStepHook
+from skest.hooks.steps import CheckpointSaverHook, StopAtStepHook
 from skest.spec import EstimatorSpec
 
 # Fewer steps take less time one by one than a stack takes to be recorded.

@@ -7,13 +7,12 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.store import CheckpointStore, MemoryStore
+from skest.checkpoints.store import CheckpointStore
 from skest.config.run_config import RunConfig
 from skest.core.console import INTERRUPTED, stopping_on_interrupt
 from skest.core.random import RunRandom
@@ -24,15 +23,14 @@ from skest.core.resources import (
     threads_for,
 )
 from skest.engine.loop import Replica, train_loop, trained_parameters
-from skest.engine.model import ModelBuilder, ModelFn, encoded_batches, restore
+from skest.engine.model import ModelBuilder, encoded_batches, restore
 from skest.engine.recorded.choice import make_step
 from skest.exceptions import ModelDirInUseError, NanLossDuringTrainingError
 from skest.hooks.base import Hook, Run
-from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
 from skest.hooks.early_stopping import EarlyStoppingHook
 from skest.hooks.logging import LoggingHook
 from skest.hooks.nan import NanLossHook
-from skest.hooks.steps import StopAtStepHook
+from skest.hooks.steps import CheckpointListener, CheckpointSaverHook, StopAtStepHook
 from skest.hooks.summaries import MISSING_TENSORBOARD, tensorboard_is_installed
 from skest.hooks.summary_saver import SummarySaverHook
 from skest.inputs.array_dataset import count_rows
@@ -146,34 +144,6 @@ def run_training(
     return run
 
 
-def train_part(
-    model_fn: Callable[..., EstimatorSpec],
-    input_fn: Callable[..., Any],
-    config: RunConfig,
-    max_steps: int | None,
-    replica: Replica,
-) -> None:
-    """Train as one of several processes beside the chief.
-
-    Parameters
-    ----------
-    model_fn, input_fn, config
-        See `skest.Estimator`.
-    max_steps : int or None
-        Global step to stop at.
-    replica : Replica
-        The part of this process; its context is entered.
-    """
-    directory = None if config.model_dir is None else Path(config.model_dir)
-    builder = ModelBuilder(ModelFn(model_fn, None), config, directory, _ignore)
-    order = TrainingOrder(input_fn, [], [], None, max_steps, _ignore)
-    run_training(builder, order, replica, MemoryStore(), _ignore)
-
-
-def _ignore(*what: Any) -> None:
-    """Do nothing."""
-
-
 def _take_steps(
     run: Run,
     order: TrainingOrder,
@@ -242,6 +212,8 @@ def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
     )
 
 
+# What writes into `model_dir`, or decides by what is written there, is for one process:
+# as in tf.estimator, where only the chief has these.
 _OF_CHIEF = (CheckpointSaverHook, EarlyStoppingHook, SummarySaverHook)
 
 

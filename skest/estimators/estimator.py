@@ -2,6 +2,7 @@
 """`Estimator`: trains, evaluates and predicts with a model function."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import os
@@ -9,19 +10,25 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.holder import CheckpointHolder
+from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.lock import training_lock
-from skest.checkpoints.store import MemoryStore
+from skest.checkpoints.store import (
+    CheckpointStore,
+    DirectoryStore,
+    MemoryStore,
+    eval_dir_of,
+)
 from skest.checkpoints.warm_start import (
     WarmStartReport,
     WarmStartSettings,
     as_warm_start_settings,
     warm_start,
 )
-from skest.config.run_config import RunConfig, check_config, is_alone
+from skest.config.run_config import KeepBest, RunConfig, check_config, is_alone
 from skest.core.checks import Several, check_all, check_steps
 from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
@@ -35,9 +42,10 @@ from skest.engine.prediction import (
     new_prediction_model,
     run_prediction,
 )
-from skest.engine.training import TrainingOrder, run_training, train_part
+from skest.engine.training import TrainingOrder, run_training
+from skest.exceptions import NotFittedError
 from skest.hooks.base import Hook
-from skest.hooks.checkpoint import CheckpointListener
+from skest.hooks.steps import CheckpointListener
 from skest.inputs.array_dataset import ArrayDataset
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
@@ -45,7 +53,7 @@ from skest.spec import EstimatorSpec
 _logger = logging.getLogger("skest")
 
 
-class Estimator(CheckpointHolder):
+class Estimator:
     """Trains, evaluates and predicts with a model that a function describes.
 
     Every call builds the model anew, restores its variables from the latest checkpoint,
@@ -122,7 +130,8 @@ class Estimator(CheckpointHolder):
         warm_start_from: Any = None,
     ) -> None:
         self._model_fn = ModelFn(model_fn, params)
-        super().__init__(check_config(config, model_dir))
+        self._config = check_config(config, model_dir)
+        self._store = self._new_store()
         self._warm_start_from = as_warm_start_settings(warm_start_from)
 
     def __repr__(self) -> str:
@@ -147,6 +156,170 @@ class Estimator(CheckpointHolder):
     def model_fn(self) -> Callable[..., EstimatorSpec]:
         """The model function of ``(features, labels, mode, config)``, params bound."""
         return self._model_fn.with_default_config(self._config)
+
+    # What is known from checkpoints alone
+
+    @property
+    def model_dir(self) -> Path | None:
+        """Directory of checkpoints; None if the checkpoint is in memory."""
+        directory = self._config.model_dir
+        return None if directory is None else Path(directory)
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings of the run."""
+        return self._config
+
+    @property
+    def checkpoint(self) -> Checkpoint | None:
+        """The latest checkpoint, or None. Setting it makes another one the latest.
+
+        One that was set belongs to no run: training from it starts its input anew.
+        """
+        return self._store.latest()
+
+    @checkpoint.setter
+    def checkpoint(self, checkpoint: Checkpoint) -> None:
+        self._store.save(dataclasses.replace(checkpoint, input_position=None))
+
+    def latest_checkpoint(self) -> Path | None:
+        """Return the directory of the latest checkpoint.
+
+        Returns
+        -------
+        Path or None
+            None if there is none, or it is in memory.
+        """
+        if isinstance(self._store, DirectoryStore):
+            return self._store.latest_path()
+        return None
+
+    def best_checkpoint(self, rule: KeepBest | None = None) -> Path | None:
+        """Return the directory of the checkpoint with the best evaluation.
+
+        Parameters
+        ----------
+        rule : KeepBest, default=None
+            What is best; None is ``keep_best`` of the configuration, or without that the
+            lowest loss.
+
+        Returns
+        -------
+        Path or None
+            For `evaluate`, `predict` and `export`. It is one of those that are still
+            there: ``RunConfig(keep_best=...)`` keeps the best of all. None if no checkpoint
+            was evaluated, or they are in memory.
+
+        Raises
+        ------
+        ValueError
+            If the evaluation has no such metric.
+        """
+        if not isinstance(self._store, DirectoryStore):
+            return None
+        rule = rule or self._config.keep_best or KeepBest()
+        return self._store.best_path(rule)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why training ended at the latest checkpoint.
+
+        Such as "the input ended", or what a hook gave as its reason. None if there was no
+        training, or if the checkpoint is of one that goes on at present or was killed.
+        """
+        return self._store.stop_reason()
+
+    def eval_dir(self, name: str | None = None) -> Path | None:
+        """Return the directory for results of an evaluation; None without model_dir.
+
+        `skest.checkpoints.store.read_eval_results` reads what is there.
+        """
+        if self.model_dir is None:
+            return None
+        return eval_dir_of(self.model_dir, name)
+
+    def get_variable_names(self) -> list[str]:
+        """Return the names of all variables, optimizer slots and the global step.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint.
+        """
+        return sorted(self._variables())
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Return the value of a variable.
+
+        Parameters
+        ----------
+        name : str
+            One of `get_variable_names`.
+
+        Returns
+        -------
+        ndarray
+            A copy of the value in the latest checkpoint.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no checkpoint.
+        ValueError
+            If there is no such variable.
+        """
+        variables = self._variables()
+        if name not in variables:
+            raise ValueError(
+                f"There is no variable {name!r}; there are {', '.join(sorted(variables))}."
+            )
+        return np.array(np.asarray(variables[name]))
+
+    def _variables(self) -> dict[str, Any]:
+        checkpoint = self._checkpoint(None)
+        slots = {
+            name.partition(":")[2]: slot
+            for name, slot in checkpoint.optimizer.items()
+            if not name.startswith("random:")
+        }
+        step = {"global_step": np.asarray(checkpoint.global_step)}
+        return {**slots, **checkpoint.variables, **step}
+
+    def _checkpoint(
+        self, path: str | os.PathLike[str] | Checkpoint | None
+    ) -> Checkpoint:
+        if isinstance(path, Checkpoint):
+            return path
+        if path is not None:
+            return read_checkpoint(path)
+        checkpoint = self._store.latest()
+        if checkpoint is None:
+            where = advice = ""
+            if self.model_dir is not None:
+                where = f" in {str(self.model_dir)!r}"
+                if not self.model_dir.exists():
+                    where += ", which does not exist"
+                    advice = (
+                        "; if it was deleted after a fit, fit again, or load a pickle "
+                        "from before"
+                    )
+            reason = self._store.stop_reason()
+            why = f"; the last training ended without one: {reason}" if reason else ""
+            raise NotFittedError(
+                f"This Estimator has no checkpoint{where}{why}. Call train first"
+                f"{advice}."
+            )
+        return checkpoint
+
+    def _new_store(self) -> CheckpointStore:
+        if self.model_dir is None:
+            return MemoryStore()
+        return DirectoryStore(
+            self.model_dir,
+            self._config.keep_checkpoint_max,
+            self._config.keep_checkpoint_every_n_hours,
+            self._config.keep_best,
+        )
 
     # Training, evaluation and prediction
 
@@ -431,7 +604,7 @@ class Estimator(CheckpointHolder):
             that leads out of ``assets/``.
         """
         # Here, because training needs none of it.
-        from skest.export.spec_export import export_estimator
+        from skest.export.writer import export_estimator
 
         return export_estimator(
             self._builder,
@@ -472,9 +645,7 @@ class Estimator(CheckpointHolder):
             return LONE.get()()
         from skest.distributed.replicas import replica_for
 
-        return replica_for(
-            train_part, self.model_fn, input_fn, self._config, steps, max_steps
-        )
+        return replica_for(self.model_fn, input_fn, self._config, steps, max_steps)
 
     def _train(
         self,

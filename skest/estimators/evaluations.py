@@ -65,6 +65,7 @@ class Evaluation:
         path : Path, default=None
             Its directory. Give it if another process saves checkpoints meanwhile.
         """
+        # Before it begins: `throttle_secs` counts from there, as in tf.estimator.
         self._mark(step)
         spec, path = self._spec, path or self._estimator.latest_checkpoint()
         self.metrics = self._estimator.evaluate(

@@ -13,7 +13,7 @@ from skest.core.checks import (
     check_not_negative,
 )
 from skest.hooks.base import Hook
-from skest.hooks.checkpoint import CheckpointListener
+from skest.hooks.steps import CheckpointListener
 
 if TYPE_CHECKING:
     from skest.export.exporters import Exporter

@@ -24,7 +24,7 @@ from skest.estimators.evaluations import (
 from skest.estimators.specs import EvalSpec, TrainSpec
 from skest.exceptions import CorruptCheckpointError
 from skest.hooks.base import Run
-from skest.hooks.checkpoint import CheckpointListener
+from skest.hooks.steps import CheckpointListener
 
 _PAUSE = 0.5
 # As `_DELAY_SECS_PER_WORKER` of tensorflow_estimator's training.py.

@@ -28,6 +28,8 @@ _logger = logging.getLogger("skest")
 Result = dict[str, float]
 
 # The asset of a version that says how good it is.
+# TensorFlow's BestExporter looks for the best result in event files instead, and after
+# a restart exports the first checkpoint whatever its result is.
 _RESULT = "eval_result.json"
 _RAW = "leave it out: an export takes raw columns by name, as the batches have them"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from skest.core.checks import ArgumentParser, text_of
 from skest.core.files import version_number
-from skest.export.manifest import MANIFEST
+from skest.export.artifact import MANIFEST
 from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
 

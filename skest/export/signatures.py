@@ -254,6 +254,7 @@ def model_signatures(
     return {
         name: Signature(method, dict(inputs), dict(tensors))
         for name, (method, tensors) in (
+            # Of a MultiHead, its first head's, as in TensorFlow.
             {_DEFAULT: next(iter(outputs.values()))} | outputs
         ).items()
     }
@@ -266,6 +267,8 @@ def _of_task(predictions: Tensors) -> dict[str, tuple[str, Tensors]]:
         if classes in predictions and scores in predictions and not found:
             both = {"classes": predictions[classes], "scores": predictions[scores]}
             found["classification"] = "classify", both
+    # A head for two classes has both: as TensorFlow's BinaryClassHead, it gives the
+    # chance of the second one as a number.
     for key in (PredictionKeys.LOGISTIC, PredictionKeys.PREDICTIONS):
         if key in predictions:
             found["regression"] = "regress", {"outputs": predictions[key]}

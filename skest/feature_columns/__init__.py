@@ -15,27 +15,32 @@ from skest.feature_columns.categorical import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
 )
-from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.crossed import CrossedColumn, crossed_column
+from skest.feature_columns.columns import FeatureColumns, infer_feature_columns
+from skest.feature_columns.crossed import (
+    CrossedColumn,
+    WeightedCategoricalColumn,
+    crossed_column,
+    weighted_categorical_column,
+)
 from skest.feature_columns.dense import (
     EmbeddingColumn,
     IndicatorColumn,
     embedding_column,
     indicator_column,
 )
-from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.modules import (
     DenseFeatures,
     LinearFeatures,
     SequenceFeatures,
 )
 from skest.feature_columns.numeric import NumericColumn, numeric_column
-from skest.feature_columns.parsed import ParsedColumn, parsed_numeric_column
-from skest.feature_columns.periodic import PeriodicColumn, periodic_column
-from skest.feature_columns.piecewise import (
+from skest.feature_columns.numeric_vectors import (
+    PeriodicColumn,
     PiecewiseLinearColumn,
+    periodic_column,
     piecewise_linear_column,
 )
+from skest.feature_columns.parsed import ParsedColumn, parsed_numeric_column
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -56,10 +61,6 @@ from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
     categorical_column_with_vocabulary_file,
     categorical_column_with_vocabulary_list,
-)
-from skest.feature_columns.weighted import (
-    WeightedCategoricalColumn,
-    weighted_categorical_column,
 )
 
 __all__ = [

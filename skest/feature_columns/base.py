@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`FeatureColumn` and its kinds: dense, categorical, and columns over others."""
 
-import functools
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -14,6 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
 from skest.core.sklearn_compat import (
+    CachedParameterNames,
     check_feature_names_in,
     check_sample_weight,
     get_output_config,
@@ -79,14 +79,7 @@ class FeaturesIn:
 Matrix: TypeAlias = np.ndarray | scipy.sparse.sparray
 
 
-@functools.cache
-def _parameter_names(cls: Any) -> list[str]:
-    # A signature takes long to read, and a fit clones its columns several times.
-    names: list[str] = super(FeatureColumn, cls)._get_param_names()
-    return names
-
-
-class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
+class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEstimator):
     """Base class of all feature columns, itself a scikit-learn transformer.
 
     The class of a column stores its parameters; the function that makes it documents
@@ -99,10 +92,6 @@ class FeatureColumn(FeaturesIn, TransformerMixin, BaseEstimator):
 
     key: Key
     _transforms_to_sparse: bool
-
-    @classmethod
-    def _get_param_names(cls: type) -> list[str]:
-        return list(_parameter_names(cls))
 
     @property
     def name(self) -> str:

@@ -129,6 +129,8 @@ class IdentityColumn(KeyedCategoricalColumn):
                 "categorical_column_with_vocabulary_list, or convert the column."
             )
         if self.default_value is None and cells.are_integers:
+            # TensorFlow drops such ids without a word where they are counted, and fails
+            # where they are looked up.
             large = cells.distinct[cells.distinct >= self.num_buckets]
             if len(large):
                 raise ValueError(

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.piecewise import PiecewiseLinearColumn
+from skest.feature_columns.numeric_vectors import PiecewiseLinearColumn
 from skest.feature_columns.table import Key, Table
 
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))

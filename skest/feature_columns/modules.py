@@ -23,12 +23,14 @@ from skest.feature_columns.lookup import (
     row_table,
 )
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.periodic import (
+from skest.feature_columns.numeric_vectors import (
+    CodeOutput,
     PeriodicColumn,
     PeriodicNumbers,
+    PiecewiseLinearColumn,
     computed_together,
+    grouped,
 )
-from skest.feature_columns.piecewise import CodeOutput, PiecewiseLinearColumn, grouped
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 
 

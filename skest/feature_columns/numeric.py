@@ -15,6 +15,7 @@ from skest.core.checks import check_choice, former_arguments
 from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.statistics import (
     UniformMap,
+    can_hold,
     copied_by_rows,
     extremes,
     is_finite,
@@ -548,15 +549,6 @@ def _elements(
     known = np.ones(values.shape, bool) if missing is None else ~missing
     for element, rows in enumerate(_counted(known, weight).T):
         yield values[rows, element], None if weight is None else weight[rows]
-
-
-def can_hold(dtype: Any, value: float) -> bool:
-    """Tell whether a number is in the range of a dtype, and whole if that must be."""
-    dtype = np.dtype(dtype)
-    if dtype.kind == "f":
-        return abs(value) <= float(np.finfo(dtype).max)
-    limits = np.iinfo(dtype)
-    return limits.min <= value <= limits.max and value == int(value)
 
 
 def _dtype_name(dtype: Any) -> Any:

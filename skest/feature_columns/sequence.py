@@ -15,8 +15,8 @@ from skest.feature_columns.categorical import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
 )
+from skest.feature_columns.cells import Flat, lengths_of, pad
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.ragged import Flat, lengths_of, pad
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import (
     categorical_column_with_vocabulary_file,

@@ -13,8 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse
 
-from skest.feature_columns.cells import Cells
-from skest.feature_columns.ragged import as_cells, holds_lists
+from skest.feature_columns.cells import Cells, as_cells, holds_lists
 
 
 def is_frame(X: Any) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 
 from skest.feature_columns.base import CategoricalColumn, check_key
-from skest.feature_columns.ragged import pad
+from skest.feature_columns.cells import pad
 from skest.feature_columns.table import Key, Table
 
 

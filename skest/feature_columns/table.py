@@ -13,12 +13,16 @@ from scipy.sparse import issparse
 from skest.feature_columns.cells import (
     Cells,
     Factorized,
+    Flat,
     as_array,
     factorize,
+    flatten,
+    holds_lists,
     holds_numbers,
     numbers,
+    pad,
+    split,
 )
-from skest.feature_columns.ragged import Flat, flatten, holds_lists, pad, split
 from skest.feature_columns.sources import (
     eager_frame,
     is_frame,
@@ -286,7 +290,7 @@ class Table:
         """Return the values of cells that are lists, or None if they are not.
 
         They are taken apart once for each key; see
-        `skest.feature_columns.ragged.flatten`.
+        `skest.feature_columns.cells.flatten`.
         """
         cells = self.cells(key)
         if cells.dtype.kind != "O":  # a short way for numbers

@@ -183,6 +183,8 @@ class BinaryClassHead(SingleLabelHead):
         return sigmoid_cross_entropy(labels, logits)
 
     def _class_ids(self, logits: Tensor) -> Tensor:
+        # Not >=: of two classes that are equally likely, TensorFlow's argmax takes the
+        # first.
         return (logits > 0).long()
 
     def _probabilities(self, logits: Tensor) -> Tensor:

@@ -55,6 +55,8 @@ class RegressionHead(SingleTaskHead):
     {'predictions': tensor([[0., 0.]])}
     """
 
+    # As TensorFlow's RegressionHead (`allow_per_logit_weights`): labels of one row may
+    # count differently.
     _weights_per_logit = True
 
     def __init__(

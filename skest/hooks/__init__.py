@@ -7,7 +7,6 @@ wishes: to stop, to save. What TensorBoard shows is written by hooks, through
 """
 
 from skest.hooks.base import EpochwiseHook, Hook, Run, Timer
-from skest.hooks.checkpoint import CheckpointListener, CheckpointSaverHook
 from skest.hooks.early_stopping import (
     EarlyStoppingHook,
     make_early_stopping_hook,
@@ -23,9 +22,14 @@ from skest.hooks.logging import (
     ProgressBarHook,
     StepCounterHook,
 )
-from skest.hooks.lr_schedule import LRScheduleHook
 from skest.hooks.nan import NanLossHook
-from skest.hooks.steps import GlobalStepWaiterHook, StopAtStepHook
+from skest.hooks.steps import (
+    CheckpointListener,
+    CheckpointSaverHook,
+    GlobalStepWaiterHook,
+    LRScheduleHook,
+    StopAtStepHook,
+)
 from skest.hooks.summary_saver import SummarySaverHook
 
 __all__ = [

@@ -385,6 +385,7 @@ def _past_threshold(threshold: float, past: _Compare, direction: str) -> _Judge:
 
     def judge(values: dict[int, float], start_step: int) -> str | None:
         for step, value in values.items():
+            # Earlier results have stopped an earlier call. Who trains on has seen them.
             if step >= start_step and past(value, threshold):
                 return f"was {value:g} at step {step}, {direction} than {threshold:g}"
         return None
@@ -398,6 +399,7 @@ def _no_progress(max_steps: int, better: _Compare, change: str) -> _Judge:
     def judge(values: dict[int, float], start_step: int) -> str | None:
         if not values:
             return None
+        # Where all are NaN, the steps count from the first evaluation.
         best, best_step = None, min(values)
         for step, value in values.items():
             if not math.isnan(value) and (best is None or better(value, best)):

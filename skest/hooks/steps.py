@@ -1,14 +1,144 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`StopAtStepHook` and `GlobalStepWaiterHook`: when a training ends and begins."""
+"""Hooks that act at certain steps: save, stop, wait, set the rate."""
 
+import copy
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
-from skest.core.checks import check_integer, check_positive
-from skest.hooks.base import Hook, Run
+from skest.core.checks import Several, check_all, check_integer, check_positive
+from skest.hooks.base import Hook, Run, Timer, check_overrides
+from skest.optimizers.schedules import FunctionLR, RateFunction, is_scheduler_of
+
+
+class CheckpointListener:
+    """Code that runs around every checkpoint; override what is needed.
+
+    As ``tf.estimator.CheckpointSaverListener``, but all methods take the `Run`.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse methods that take something else, before training calls them."""
+        super().__init_subclass__(**kwargs)
+        check_overrides(cls, CheckpointListener)
+
+    def begin(self, run: Run) -> None:
+        """Run once, before the first step."""
+
+    def wants_checkpoint(self, run: Run) -> bool:
+        """Tell after a step whether a checkpoint is wanted now, out of turn."""
+        return False
+
+    def before_save(self, run: Run) -> None:
+        """Run before a checkpoint is saved."""
+
+    def after_save(self, run: Run) -> bool | None:
+        """Run after a checkpoint was saved; returning True asks to stop training."""
+
+    def end(self, run: Run) -> None:
+        """Run once, after the last checkpoint."""
+
+
+class CheckpointSaverHook(Hook):
+    """Saves a checkpoint at the start, at every interval and at the end.
+
+    Parameters
+    ----------
+    save_steps : int, default=None
+        Steps between two checkpoints.
+    save_secs : float, seconds, default=None
+        Time between two checkpoints. With neither, there is one at the end only.
+    listeners : CheckpointListener or iterable of them, default=()
+        Called around every save.
+
+    Raises
+    ------
+    ValueError
+        If both intervals are given, or one is not positive.
+    TypeError
+        If a listener is none.
+
+    Notes
+    -----
+    As ``tf.estimator.CheckpointSaverHook``, but nothing is saved when the loss is NaN.
+
+    Examples
+    --------
+    >>> from skest.hooks import CheckpointSaverHook
+    >>> hook = CheckpointSaverHook(save_steps=100)
+    """
+
+    def __init__(
+        self,
+        save_steps: int | None = None,
+        save_secs: float | None = None,
+        listeners: Several[CheckpointListener] = (),
+    ) -> None:
+        self._intervals = (save_steps, save_secs)
+        self._timer = self._new_timer()
+        self.listeners = check_all(listeners, CheckpointListener, "listeners")
+        self._saved_step: int | None = None
+        self._saved_as_finished = False
+
+    def with_listeners(
+        self, listeners: Iterable[CheckpointListener]
+    ) -> "CheckpointSaverHook":
+        """Return such a hook with further listeners."""
+        extended = copy.copy(self)
+        extended.listeners = [*self.listeners, *listeners]
+        return extended
+
+    @property
+    def is_for_the_end(self) -> bool:
+        """Whether it does nothing between the first step and the last."""
+        return self._timer is None and not self.listeners
+
+    def begin(self, run: Run) -> None:
+        """Save the state that training starts from, unless it is a checkpoint."""
+        self._timer, self._saved_step = self._new_timer(), None
+        for listener in self.listeners:
+            listener.begin(run)
+        if self._timer is not None:
+            self._timer.mark(run.global_step)
+            self._save(run, is_saved=run.saved_step == run.global_step)
+
+    def after_step(self, run: Run, loss: Any) -> None:
+        """Save if it is due, or a listener wants it."""
+        if self._timer is not None and self._timer.is_due(run.global_step):
+            self._timer.mark(run.global_step)
+            self._save(run)
+        elif self.listeners and any(
+            listener.wants_checkpoint(run) for listener in self.listeners
+        ):
+            self._save(run)
+
+    def end(self, run: Run) -> None:
+        """Save the last state unless that is done."""
+        if self._saved_step != run.global_step:
+            self._save(run)
+        elif not self._saved_as_finished:
+            run.save_checkpoint()  # the same variables; only the run is over now
+        for listener in self.listeners:
+            listener.end(run)
+
+    def _new_timer(self) -> Timer | None:
+        steps, secs = self._intervals
+        return None if steps is None and secs is None else Timer(steps, secs)
+
+    def _save(self, run: Run, *, is_saved: bool = False) -> None:
+        if run.loss_is_nan:
+            return  # the last checkpoint before it stays
+        for listener in self.listeners:
+            listener.before_save(run)
+        self._saved_as_finished = run.should_stop
+        if not is_saved:
+            run.save_checkpoint()
+        self._saved_step = run.global_step
+        for listener in self.listeners:
+            if listener.after_save(run) is True:
+                run.request_stop(f"{type(listener).__name__} asked to stop")
 
 
 class StopAtStepHook(Hook):
@@ -143,3 +273,70 @@ class GlobalStepWaiterHook(Hook):
                 said_at = time.monotonic()
                 _logger.info("Waiting for global step %d.", self._wait_until)
             time.sleep(self._poll_secs)
+
+
+class LRScheduleHook(Hook):
+    """Sets the learning rate to a function of the global step.
+
+    It changes the rate of a model whose ``model_fn`` is left as it is. A model function
+    of one's own says the same with ``make_optimizer(..., learning_rate=function)``.
+
+    Parameters
+    ----------
+    *functions : callable
+        ``function(step) -> rate``, with `step` 0 for the first update; every rate must
+        be a finite number >= 0. One function is for all optimizers of the model; of
+        several, each is for the optimizer at its place, and None leaves that one alone.
+
+    Raises
+    ------
+    TypeError
+        If there is no function or one is not callable; in training, if a rate is no
+        number.
+    ValueError
+        In training, if there are not as many functions as optimizers, if a scheduler of
+        the model sets the rate, too, or if a rate is out of range.
+
+    Examples
+    --------
+    >>> from skest.hooks import LRScheduleHook
+    >>> hook = LRScheduleHook(lambda step: 0.1 * 0.5 ** (step / 1000))
+    """
+
+    def __init__(self, *functions: RateFunction | None) -> None:
+        if not functions or not all(f is None or callable(f) for f in functions):
+            raise TypeError(
+                "LRScheduleHook takes functions of the global step that return a "
+                f"learning rate; got {functions!r}."
+            )
+        self._functions = functions
+        self._schedules: list[FunctionLR] = []
+
+    def begin(self, run: Run) -> None:
+        """Take over the rates."""
+        optimizers, functions = run.spec.optimizers, self._functions
+        if len(functions) == 1:
+            functions = functions * len(optimizers)
+        if len(functions) != len(optimizers):
+            raise ValueError(
+                f"LRScheduleHook got {len(functions)} functions, but the model has "
+                f"{len(optimizers)} optimizer(s). Give one function for all of them, or "
+                "one for each."
+            )
+        self._schedules = []
+        for optimizer, function in zip(optimizers, functions, strict=True):
+            if function is None:
+                continue
+            for scheduler in run.spec.lr_schedulers:
+                if is_scheduler_of(scheduler, optimizer):
+                    raise ValueError(
+                        "LRScheduleHook sets the learning rate of an optimizer that a "
+                        f"{type(scheduler).__name__} of the model sets as well. Leave "
+                        "out one of them."
+                    )
+            self._schedules.append(FunctionLR(optimizer, function))
+
+    def before_step(self, run: Run) -> None:
+        """Set the rates of the step."""
+        for schedule in self._schedules:
+            schedule.move_to(run.global_step)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from skest.core.console import said_if_long
-from skest.feature_columns.ragged import as_cells
+from skest.feature_columns.cells import as_cells
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.loaders import SeededLoader
@@ -242,6 +242,7 @@ def tensor_batches(
         return x, y
 
     def batches_of(table: ArrayDataset) -> Iterator[tuple[Any, Any]]:
+        # As a whole, and once: every epoch takes its rows from the tensors.
         x, y = encoded(table.features, table.labels)
         if isinstance(table.features, TableColumns):
             table.features.let_go()

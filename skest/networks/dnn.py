@@ -91,7 +91,11 @@ class BatchNorm(nn.Module):
     running_var: Tensor
 
     def __init__(
-        self, num_features: int, momentum: float = 0.9, eps: float = 1e-3
+        # The epsilon of Keras, which tf.estimator's networks have; torch's is 1e-5.
+        self,
+        num_features: int,
+        momentum: float = 0.9,
+        eps: float = 1e-3,
     ) -> None:
         super().__init__()
         self.momentum = momentum

@@ -15,7 +15,7 @@ from torch.optim.optimizer import ParamsT
 from skest.core.checks import check_not_negative, check_positive
 from skest.core.resources import new_optimizer
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse, is_row_table
 from skest.optimizers.schedules import RateFunction, attach_rate_function, rate_at
 from skest.optimizers.state import IMPLEMENTATION_OPTIONS, NamedParameters
 
@@ -173,7 +173,7 @@ def make_optimizer(
             "'optimizer' must be a name, a torch.optim.Optimizer class or a "
             f"callable(params) that returns an optimizer, got {optimizer!r}."
         )
-    if _has_row_tables(leaves) and not isinstance(made, RowSparse):
+    if any(map(is_row_table, leaves)) and not isinstance(made, RowSparse):
         return RowSparse(made)
     return made
 
@@ -347,10 +347,6 @@ def _is_class(optimizer: Any) -> bool:
     return isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
 
 
-def _has_row_tables(leaves: list[Tensor]) -> bool:
-    return any(getattr(leaf, "is_row_table", False) for leaf in leaves)
-
-
 def _from_class(
     optimizer: Any,
     items: list[Any],
@@ -406,7 +402,7 @@ def _implementation(
         return {"fused": True}
     # Fused Adam rounds the last elements of a tensor differently, so that an update of
     # a row would depend on the rows beside it, and on how tables are split.
-    if issubclass(cls, torch.optim.Adam) and not _has_row_tables(leaves):
+    if issubclass(cls, torch.optim.Adam) and not any(map(is_row_table, leaves)):
         return {"fused": True}
     # Fused SGD stops at a parameter whose first gradient comes late.
     return {"foreach": True}

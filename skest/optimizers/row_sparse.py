@@ -336,6 +336,16 @@ class RowSparse(Optimizer):
         return self.state.pop(probe)
 
 
+def rule_of(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer whose rule a step follows: inside of `RowSparse`, its own."""
+    return optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+
+
+def is_row_table(parameter: Tensor) -> bool:
+    """Tell whether a parameter is made to be read by row."""
+    return bool(getattr(parameter, "is_row_table", False))
+
+
 def first_places(ids: Tensor, scratch: Tensor) -> Tensor:
     """Return for every id a place where it stands, the same for equal ids.
 

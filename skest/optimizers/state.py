@@ -12,7 +12,7 @@ from torch.torch_version import TorchVersion
 
 from skest.core.resources import without_dynamo
 from skest.exceptions import CheckpointMismatchError
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import rule_of
 
 # How a rule is computed, not what it computes: left to the machine that continues.
 IMPLEMENTATION_OPTIONS = frozenset({"capturable", "differentiable", "foreach", "fused"})
@@ -210,7 +210,7 @@ def follow_parameters(optimizer: Optimizer) -> None:
 
 def _has_fused(optimizer: Optimizer, parameter: Tensor) -> bool:
     """Tell whether the rule of an optimizer has a fused update on a device."""
-    rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+    rule = rule_of(optimizer)
     device = parameter.device.type
     if device == "cpu" or not isinstance(rule, torch.optim.Adagrad):
         return True
@@ -237,7 +237,7 @@ def _members(groups: list[dict[str, Tensor]]) -> list[tuple[str, Tensor]]:
 
 
 def _class_name(optimizer: Optimizer) -> str:
-    rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+    rule = rule_of(optimizer)
     return type(rule).__name__
 
 

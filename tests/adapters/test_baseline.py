@@ -7,7 +7,7 @@ import pytest
 from sklearn.dummy import DummyClassifier, DummyRegressor
 
 from skest import BaselineClassifier, BaselineRegressor, Estimator, RunConfig
-from skest.canned.baseline import baseline_model_fn
+from skest.canned.linear import baseline_model_fn
 from skest.heads import RegressionHead
 
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from skest.adapters.distinct import distinct_rows
-from skest.adapters.features import Rows, count_samples
+from skest.adapters.features import Rows, count_samples, distinct_rows
 
 COLUMNS = {
     "floats": np.array([0.5, np.nan, -0.0, 1e300, 2.0]),

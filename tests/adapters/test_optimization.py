@@ -10,10 +10,9 @@ from torch.optim import lr_scheduler
 
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
-from skest.canned.baseline import baseline_model_fn
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
-from skest.canned.linear import linear_model_fn
+from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.optimizers import make_optimizer

@@ -5,12 +5,12 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.format import STATE, checksum, read_checkpoint
 from skest.checkpoints.format import _crc32_of as crc32_of
-from skest.core.tensor_files import write_tensors
 from skest.distributed.ps import checkpoint as transfer
 from skest.distributed.ps.checkpoint import snapshot
 from skest.distributed.ps.optimizers import Shard
@@ -129,12 +129,12 @@ def write_in_shards(path, checkpoint, n):
         own = ("steps", "random:")
         dense = [k for k in tensors if k not in tables and not k.startswith(own)]
         alone = {k: t for k, t in tensors.items() if k.startswith(own)}
-        write_tensors(alone, path / names[0])
+        save_file(alone, path / names[0])
         for i in range(n):
             names.append(f"{kind}-{i:05d}-of-{n:05d}.safetensors")
             part = {name: tensors[name][i::n].clone() for name in tables}
             part |= {name: tensors[name].clone() for name in dense if i == 0}
-            write_tensors(part, path / names[-1])
+            save_file(part, path / names[-1])
         files |= {name: checksum(path / name) for name in names}
         where = {"rows": 40, "dim": [3], "strategy": "mod", "files": names[1:]}
         dense_in = dict.fromkeys(dense, names[1])

@@ -153,7 +153,7 @@ def test_a_task_starts_no_tasks(monkeypatch):
     config = RunConfig(train_distribute=SharedMemory(2))
     monkeypatch.setenv("SKEST_LOCAL_TASK", "worker-1")
     with pytest.raises(RuntimeError, match="a process that it has started itself"):
-        train_locally(None, None, None, config)
+        train_locally(None, None, config)
 
 
 @pytest.mark.slow

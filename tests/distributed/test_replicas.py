@@ -20,9 +20,9 @@ from skest.distributed import (
     TaskConfig,
 )
 from skest.distributed.launch import local_cluster
-from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
+from skest.distributed.synchronous import LocalSGDReplica
 from skest.engine.loop import EndOfTraining, Replica
 from skest.inputs import InputContext
 
@@ -51,7 +51,7 @@ def input_fn():
 
 
 def made(config):
-    return replica_for(None, model_fn, input_fn, config)
+    return replica_for(model_fn, input_fn, config)
 
 
 @pytest.mark.parametrize(

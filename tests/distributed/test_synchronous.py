@@ -17,8 +17,7 @@ from skest import DNNClassifier, Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore, MemoryStore
 from skest.distributed import DataParallel, LocalSGD
-from skest.distributed.data_parallel import DataParallelReplica
-from skest.distributed.local_sgd import LocalSGDReplica
+from skest.distributed.synchronous import DataParallelReplica, LocalSGDReplica
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
 from skest.feature_columns.lookup import row_lookup, row_table
 from skest.hooks import Hook

@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 from skest import export
 from skest.exceptions import ArtifactError
-from skest.export import trial
+from skest.export import runtime
 from tests.export import _hostile, _models
 from tests.export.serving import _single
 from tests.export.serving._clients import Client
@@ -34,8 +34,8 @@ def test_a_version_that_passes_runs_here(tmp_path):
     ],
 )
 def test_what_takes_too_much_is_refused(tmp_path, monkeypatch, kind, what):
-    monkeypatch.setattr(trial, "SECONDS", 1)
-    monkeypatch.setattr(trial, "MEMORY", 2**30)
+    monkeypatch.setattr(runtime, "SECONDS", 1)
+    monkeypatch.setattr(runtime, "MEMORY", 2**30)
     with pytest.raises(ArtifactError, match=f"a process of its own, it {what}"):
         export.load(_hostile.write(tmp_path / "1", kind), trial=True)
 

@@ -12,8 +12,8 @@ from sklearn.base import clone
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
 from skest.adapters.base import SkestEstimator
+from skest.feature_columns.columns import infer_feature_columns, with_piecewise
 from skest.feature_columns.encoding import with_feature_names
-from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 
 
 def frame(second: str) -> pd.DataFrame:

@@ -7,8 +7,7 @@ import polars as pl
 import pytest
 
 from skest import feature_columns as fc
-from skest.feature_columns.cells import factorize
-from skest.feature_columns.ragged import split
+from skest.feature_columns.cells import factorize, split
 from skest.feature_columns.table import Table
 
 

@@ -17,10 +17,9 @@ import torch.nn.functional as F
 
 from skest import Estimator, RunConfig
 from skest import feature_columns as fc
-from skest.canned.baseline import baseline_model_fn
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
-from skest.canned.linear import linear_model_fn
+from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import Hook

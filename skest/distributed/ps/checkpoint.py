@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import reading
-from skest.core.tensor_files import Rows
+from skest.checkpoints.format import Rows, reading
 from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import (
     Message,

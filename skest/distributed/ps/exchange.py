@@ -133,6 +133,7 @@ class Exchange:
                 counts[n] = len(of_table)
             if not with_dense and not any(counts):
                 continue
+            # The ids of all tables are one tensor, which the counts divide.
             payload = [torch.tensor(counts), *_together(ids)] if counts else []
             requests[ps] = Message(Op.PULL, number=dense, payload=payload)
         finish = self._client.begin(requests)

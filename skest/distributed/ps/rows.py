@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from skest.distributed.ps.variables import Variables, embeddings_of, is_row_table
+from skest.distributed.ps.variables import Variables, embeddings_of
 from skest.feature_columns.lookup import own_values
-from skest.optimizers.row_sparse import first_places, summed_at
+from skest.optimizers.row_sparse import first_places, is_row_table, summed_at
 
 
 class LazyZeros:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.distributed.ps.messages import dtype_named, name_of_dtype
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse, is_row_table, rule_of
 from skest.optimizers.state import named_state
 
 _IMPLEMENTATIONS = ("foreach", "fused")
@@ -74,6 +74,7 @@ class Variables:
                 is_table = is_row_table(tensor) or id(tensor) in sparse
                 kinds[name] = "table" if is_table else "dense"
         whole = {n: t.nbytes for n, t in tensors.items() if kinds[n] != "table"}
+        # A table is on all servers, each of which has every n-th row.
         places = place(whole, num_ps)
         return cls(
             num_ps,
@@ -164,11 +165,6 @@ def variable_of(key: str) -> str:
     return rest if owner == "variable" else rest.rpartition("/")[0]
 
 
-def is_row_table(tensor: Tensor) -> bool:
-    """Tell whether a parameter is made to be read by row."""
-    return bool(getattr(tensor, "is_row_table", False))
-
-
 def mark_row_table(tensor: Tensor) -> None:
     """Let `is_row_table` tell so of a parameter."""
     tensor.is_row_table = True  # type: ignore[attr-defined]
@@ -220,7 +216,7 @@ def described(
             on_cpu = all(p.device.type == "cpu" for p in raw["params"])
             chosen = {k: raw[k] for k in _IMPLEMENTATIONS if k in raw}
             group["implementation"] = chosen if on_cpu else {}
-        rule = optimizer.inner if isinstance(optimizer, RowSparse) else optimizer
+        rule = rule_of(optimizer)
         state["module"] = type(rule).__module__
         state["row_sparse"] = isinstance(optimizer, RowSparse)
         descriptions.append(state)

@@ -295,6 +295,8 @@ class AsyncReplica(Replica):
                 problem = str(error)
             else:
                 ready = [reply.control["variables"] is not None for reply in found]
+                # So they are for a chief that was started again, too: it goes on with
+                # what the servers have.
                 if all(ready):
                     break
                 problem = "They have no variables yet."

@@ -24,7 +24,7 @@ from skest.engine.recorded.inference import Inference, has_hooks_of_all_modules
 from skest.engine.recorded.program import Program
 from skest.engine.recorded.step import GraphStep
 from skest.hooks.base import Hook
-from skest.hooks.lr_schedule import LRScheduleHook
+from skest.hooks.steps import LRScheduleHook
 from skest.optimizers.row_sparse import has_step_hooks
 from skest.optimizers.schedules import keep_rates_in_tensors
 from skest.spec import EstimatorSpec

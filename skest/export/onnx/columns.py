@@ -31,11 +31,15 @@ from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
 )
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.crossed import MULTIPLIER, SHIFT, CrossedColumn
+from skest.feature_columns.crossed import (
+    MULTIPLIER,
+    SHIFT,
+    CrossedColumn,
+    WeightedCategoricalColumn,
+)
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.periodic import PeriodicColumn
-from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -47,7 +51,6 @@ from skest.feature_columns.statistics import CLIPPED, UniformMap
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
-from skest.feature_columns.weighted import WeightedCategoricalColumn
 
 # Before 1.20, ONNX Runtime multiplies no uint64; the bits of the product are the same.
 _MULTIPLIER = MULTIPLIER.astype(np.int64)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skest.exceptions import ExportError
-from skest.export.manifest import MICROSECONDS
+from skest.export.artifact import MICROSECONDS
 from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
@@ -17,12 +17,11 @@ from skest.feature_columns.categorical import (
     IdentityColumn,
     KeyedCategoricalColumn,
 )
-from skest.feature_columns.crossed import CrossedColumn
+from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColumn
 from skest.feature_columns.encoding import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.periodic import PeriodicColumn
-from skest.feature_columns.piecewise import PiecewiseLinearColumn
 from skest.feature_columns.sequence import (
     SequenceCategoricalColumn,
     SequenceNumericColumn,
@@ -34,7 +33,6 @@ from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import (
     VocabularyColumn,
 )
-from skest.feature_columns.weighted import WeightedCategoricalColumn
 
 
 class Demand(NamedTuple):

@@ -32,7 +32,7 @@ from skest.feature_columns.modules import (
     module_name,
     parameter_name,
 )
-from skest.feature_columns.piecewise import CodeOutput, Interpolation
+from skest.feature_columns.numeric_vectors import CodeOutput, Interpolation
 from skest.heads.sampled_softmax import ClassTable
 from skest.networks.dnn import DNN, Baseline, BatchNorm, Combined, Dropout
 from skest.networks.rnn import RNN

@@ -32,7 +32,7 @@ from skest.feature_columns.modules import (
     LinearFeatures,
     SequenceFeatures,
 )
-from skest.feature_columns.piecewise import PiecewiseLinearColumn
+from skest.feature_columns.numeric_vectors import PiecewiseLinearColumn
 from skest.feature_columns.sources import Form, forms_of
 from skest.feature_columns.table import Key, Table
 

@@ -14,9 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest._version import __version__
-from skest.export.manifest import MICROSECONDS
-from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
-from skest.export.serving.versions import RequestError
+from skest.export.artifact import MICROSECONDS
+from skest.export.serving.requests import (
+    MODEL_PATH,
+    Call,
+    RequestError,
+    Route,
+    signature_of,
+)
 
 _BITS = (8, 16, 32, 64)
 _DATATYPES = {

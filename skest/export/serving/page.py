@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from skest.export.runtime import Model
-from skest.export.serving.versions import Catalog
+from skest.export.serving.requests import Catalog
 
 PATH = "/"
 HEADERS = {

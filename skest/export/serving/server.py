@@ -20,8 +20,14 @@ from urllib.parse import unquote
 from skest.core.files import explained
 from skest.export.runtime import load
 from skest.export.serving import open_inference, page, tf_rest
-from skest.export.serving.requests import Call, Limits, Route, as_json
-from skest.export.serving.versions import Catalog, RequestError
+from skest.export.serving.requests import (
+    Call,
+    Catalog,
+    Limits,
+    RequestError,
+    Route,
+    as_json,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = (*tf_rest.ROUTES, *open_inference.ROUTES)

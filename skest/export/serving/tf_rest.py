@@ -13,8 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.serving.requests import MODEL_PATH, Call, Route, signature_of
-from skest.export.serving.versions import RequestError
+from skest.export.serving.requests import (
+    MODEL_PATH,
+    Call,
+    RequestError,
+    Route,
+    signature_of,
+)
 
 
 def _predict(call: Call) -> Any:
@@ -28,6 +33,7 @@ def _predict(call: Call) -> Any:
     values = document["inputs"] if by_column else _rows(document, "instances")
     table = _table("inputs" if by_column else "instances", values, inputs)
     outputs = {k: v.tolist() for k, v in call.run(model, table, name).items()}
+    # TensorFlow Serving leaves out the name of an output that is the only one.
     alone = next(iter(outputs.values())) if len(outputs) == 1 else None
     if by_column:
         return {"outputs": outputs if alone is None else alone}
@@ -121,6 +127,8 @@ def _status(call: Call) -> Any:
     served = call.catalog.served(call.name)
     fine = [] if served.newest is None else [served.newest[0]]
     reason = "It can't be loaded; the log of the server says why."
+    # Names of ModelVersionStatus and of gRPC, as clients of TensorFlow Serving know
+    # them.
     states = [(number, "AVAILABLE", "OK", "") for number in fine] + [
         (n, "END", "DATA_LOSS", reason) for n in sorted(served.refused, reverse=True)
     ]

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from skest.export.manifest import MANIFEST
+from skest.export.artifact import MANIFEST
 from skest.export.runtime import load
+from skest.export.serving.requests import Catalog, Served
 from skest.export.serving.server import ModelServer
-from skest.export.serving.versions import Catalog, Served
 from tests.export.serving import _single
 from tests.export.serving._clients import Client, until
 

@@ -5,9 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 
-from skest.core import tensor_files as _tensor_files
-from skest.core.tensor_files import read_tensors, write_in_blocks, write_tensors
+from skest.checkpoints import format as _tensor_files
+from skest.checkpoints.format import read_tensors, write_in_blocks
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 TENSORS = st.dictionaries(
@@ -25,13 +26,11 @@ def test_blocks_make_a_file_that_the_library_reads(
         name: torch.randint(0, 2, shape).to(dtype)
         for name, (shape, dtype) in kinds.items()
     }
-    seen = {name: [] for name in tensors}
     directory = tmp_path_factory.mktemp("files")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_tensor_files, "_BLOCK_BYTES", block_bytes)
-        found = write_in_blocks(
-            tensors, directory / "blocks", lambda name, block: seen[name].append(block)
-        )
+        found = write_in_blocks(tensors, directory / "blocks")
+        blocks = {name: [*_tensor_files._blocks(t)] for name, t in tensors.items()}
     content = (directory / "blocks").read_bytes()
     assert found == zlib.crc32(content)
     written = read_tensors(directory / "blocks")
@@ -39,15 +38,15 @@ def test_blocks_make_a_file_that_the_library_reads(
     for name, tensor in tensors.items():
         assert written[name].dtype == tensor.dtype
         assert torch.equal(written[name], tensor)
-    for name, blocks in seen.items():
-        values = [v for block in blocks for v in block.reshape(-1).tolist()]
+    for name, some in blocks.items():
+        values = [v for block in some for v in block.reshape(-1).tolist()]
         assert values == tensors[name].reshape(-1).tolist()
-        assert all(b.nbytes <= block_bytes or len(b) == 1 for b in blocks)
+        assert all(b.nbytes <= block_bytes or len(b) == 1 for b in some)
 
 
 def test_the_file_is_that_of_the_library(tmp_path):
     tensors = {"b": torch.rand(3, 2), "a é": torch.ones(2).double(), "c": torch.ones(5)}
-    write_tensors(tensors, tmp_path / "whole")
+    save_file(tensors, tmp_path / "whole")
     write_in_blocks(tensors, tmp_path / "blocks")
     assert (tmp_path / "blocks").read_bytes() == (tmp_path / "whole").read_bytes()
 

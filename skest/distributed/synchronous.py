@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`DataParallelReplica`: processes that take every step together.
-
-Dense gradients are averaged by `DistributedDataParallel`, those of row tables row by row.
-"""
+"""Processes that train in step: by the mean of their gradients, or of their variables."""
 
 import functools
 import math
@@ -10,9 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.model_averaging.utils import average_parameters
 from torch.nn.parallel import DistributedDataParallel
 
+from skest.core.checks import check_integer
 from skest.distributed.process_group import Peers, SynchronousReplica, rows_of
 from skest.engine.loop import (
     INPUT_ENDED,
@@ -24,6 +24,8 @@ from skest.engine.loop import (
     trained_parameters,
 )
 from skest.hooks.base import Run
+from skest.optimizers.ftrl import Ftrl
+from skest.optimizers.row_sparse import is_row_table, rule_of
 from skest.spec import EstimatorSpec
 
 
@@ -58,7 +60,7 @@ class DataParallelReplica(SynchronousReplica):
 
     Examples
     --------
-    >>> from skest.distributed.data_parallel import DataParallelReplica
+    >>> from skest.distributed.synchronous import DataParallelReplica
     >>> DataParallelReplica(timeout=60.0).is_chief  # until it has joined the others
     True
     """
@@ -186,9 +188,7 @@ class _LossOf(nn.Module):
 
 def _row_tables(network: nn.Module) -> list[Tensor]:
     """Return the parameters whose gradients are those of single rows."""
-    found: list[Tensor] = [
-        p for p in network.parameters() if getattr(p, "is_row_table", False)
-    ]
+    found: list[Tensor] = [*filter(is_row_table, network.parameters())]
     for module in network.modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             found.append(module.weight)
@@ -315,3 +315,92 @@ def _taken_apart(row: Tensor, shapes: Sequence[_Like]) -> list[Tensor]:
         found.append(row[start : start + n_bytes].view(dtype).view(shape))
         start += _padded(n_bytes)
     return found
+
+
+class LocalSGDReplica(SynchronousReplica):
+    """One of several processes whose variables become their mean every few steps.
+
+    Between that each takes steps of its own, as if alone, with batches of its own: the
+    network carries one `sync_every`-th of what it does with `DataParallelReplica`. All
+    variables that are trained are averaged, tables as a whole; slots of optimizers stay
+    with their process, and so do buffers, such as the statistics of BatchNorm. The
+    checkpoint has those of the chief.
+
+    Parameters
+    ----------
+    sync_every : int, default=8
+        Steps between two averages. They are taken behind the global steps that are a
+        multiple of it, and at the end. A checkpoint of a step between has the variables
+        of the chief alone, so let `save_checkpoints_steps` be a multiple of it.
+    device, timeout
+        As for `SynchronousReplica`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is out of range or of the wrong type.
+
+    Notes
+    -----
+    The global step counts the steps of one process. Every process counts as much as the
+    others, whatever the sizes of their batches. `Ftrl` computes weights from its slots,
+    so these are changed to stand for the mean.
+
+    References
+    ----------
+    Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019.
+
+    Examples
+    --------
+    >>> from skest.distributed.synchronous import LocalSGDReplica
+    >>> LocalSGDReplica(sync_every=4).sync_every
+    4
+    """
+
+    strategy = "LocalSGD"
+
+    def __init__(
+        self, sync_every: int = 8, device: Any = "auto", timeout: float = 1800.0
+    ) -> None:
+        super().__init__(device, timeout)
+        check_integer(sync_every, "sync_every", "LocalSGDReplica", minimum=1)
+        self.sync_every = sync_every
+
+    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
+        """Return what takes a step as in one process, and averages if it is time."""
+        return self._synchronized(run, make())
+
+    def make_watched_step(self, run: Run) -> WatchedStep:
+        """Return the same for steps of which hooks want the gradients."""
+        return self._synchronized(run, functools.partial(train_step, run.spec))
+
+    def _synchronized(self, run: Run, step: Callable[..., Tensor]) -> Any:
+        def take(*args: Any) -> Tensor:
+            loss = step(*args)
+            is_time = (run.global_step + 1) % self.sync_every == 0
+            if is_time and self.agree(run) is not None:
+                self._average(run)
+            return loss
+
+        return take
+
+    def finish(self, run: Run) -> None:
+        """Wait until all have stopped, and average for the last time."""
+        super().finish(run)
+        self._average(run)
+
+    @torch.no_grad()
+    def _average(self, run: Run) -> None:
+        if self.peers.size == 1:
+            return
+        variables = list(trained_parameters(run.spec))
+        # They become views of one buffer, while the variables stay where they are.
+        means = [nn.Parameter(v.detach(), requires_grad=False) for v in variables]
+        with self.peers.explained():
+            average_parameters(iter(means), dist.distributed_c10d._get_default_group())
+        for variable, mean in zip(variables, means, strict=True):
+            variable.copy_(mean)
+        for optimizer in run.spec.optimizers:
+            rule = rule_of(optimizer)
+            if isinstance(rule, Ftrl):
+                rule.keep_weights(variables)

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``skest evaluate``, ``predict`` and ``export``: what a kept model is asked for."""
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from skest.command_line.tables import (
+    MODEL,
+    add_json_option,
+    add_separator,
+    add_table_options,
+    check_writable,
+    column_of,
+    features_of,
+    load_model,
+    plain,
+    print_json,
+    print_metrics,
+    read_table,
+    write_rows,
+)
+from skest.core.checks import ArgumentParser
+from skest.export.runtime import load
+
+
+def evaluate(
+    arguments: Sequence[str] | None = None, prog: str = "skest evaluate"
+) -> int:
+    """Print the metrics of a model on a table with the target."""
+    parser = ArgumentParser(
+        prog=prog, description="Measure a model on rows that have the target."
+    )
+    parser.add_argument("model", help="the directory that `skest train` has written")
+    add_table_options(parser)
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    model, report = load_model(options.model)
+    table = read_table(options.data, options.separator)
+    y = column_of(table, report["target"], "the target")
+    known = y.notna()
+    if not known.any():
+        raise ValueError(f"No row has the target {report['target']!r}.")
+    metrics = metrics_of(model, features_of(table, report)[known], y[known])
+    if options.json:
+        print_json({"rows": int(known.sum()), "metrics": metrics})
+    else:
+        print(f"On {int(known.sum()):,} rows:")
+        print_metrics(metrics)
+    return 0
+
+
+def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, float]:
+    """Return the metrics of the head; of numbers, also what people ask for."""
+    from sklearn.base import is_regressor
+
+    found = model.evaluate(X, y, weight)
+    found.pop("global_step", None)
+    if is_regressor(model):
+        found["rmse"] = float(
+            np.sqrt(np.average((model.predict(X) - y) ** 2, weights=weight))
+        )
+        if len(y) > 1:
+            found["r2"] = model.score(X, y, weight)
+    return found
+
+
+def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict") -> int:
+    """Write predictions, of a classifier with the probabilities of the classes."""
+    parser = ArgumentParser(
+        prog=prog,
+        description="Predict for each row of a table: a column `prediction` and, of a "
+        "classifier, `probability_CLASS`.",
+    )
+    parser.add_argument("model", help="the directory that `skest train` has written")
+    add_table_options(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=".csv or .parquet; by default it is printed",
+    )
+    parser.add_argument(
+        "--keep",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="of the table, to write beside; may be repeated",
+    )
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    if options.output is not None:
+        check_writable(options.output)
+    model, report = load_model(options.model)
+    table = read_table(options.data, options.separator)
+    kept = {name: column_of(table, name, "--keep") for name in options.keep}
+    X = features_of(table, report)
+    answer = pd.DataFrame({**kept, "prediction": model.predict(X)}, index=table.index)
+    if hasattr(model, "classes_"):
+        names = [f"probability_{label}" for label in model.classes_]
+        answer[names] = model.predict_proba(X)
+    if options.json and options.output is None:
+        print_json(answer.to_dict(orient="records"))
+        return 0
+    write_rows(answer, options.output)
+    if options.json:
+        print_json({"rows": len(answer), "output": options.output})
+    elif options.output is not None:
+        print(f"Wrote {len(answer):,} rows to {options.output}")
+    return 0
+
+
+_N_EXAMPLES = 16
+_DATE = "2026-01-31T12:00:00"
+
+
+def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -> int:
+    """Write a model as a version that runs without Python, and say how to ask it."""
+    parser = ArgumentParser(
+        prog=prog,
+        description="Write a model as one ONNX file that takes raw columns, compared with "
+        "the model, as a new version in a directory.",
+    )
+    parser.add_argument("model", help="the directory that `skest train` has written")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIRECTORY", help="of the versions"
+    )
+    parser.add_argument(
+        "--example",
+        metavar="FILE",
+        help="a table whose first rows are written beside the model, to test it with; by "
+        "default rows are made up",
+    )
+    add_separator(parser)
+    add_json_option(parser)
+    options = parser.parse_args(arguments)
+    if (Path(options.output) / MODEL).exists():
+        raise FileExistsError(
+            f"{options.output!r} is the directory of a model. Give the versions another "
+            f"one, as -o {Path(options.output).absolute().name}-export."
+        )
+    model, report = load_model(options.model)
+    example = None
+    if options.example is not None:
+        table = read_table(options.example, options.separator)
+        rows = features_of(table, report)
+        model.predict(rows)  # a wrong cell is refused by what it holds
+        example = rows[:_N_EXAMPLES]
+    if not options.json:
+        print(
+            "Writing the model, and comparing its answers with those of the export ..."
+        )
+    model.set_params(verbose=0)  # it was said, and JSON takes no line beside it
+    version = model.export(options.output, example=example)
+    if options.json:
+        print_json({"version": version})
+        return 0
+    size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
+    print(f"Wrote {version} ({size / 1024:,.0f} KiB); its answers are the same")
+    name = Path(options.output).absolute().name
+    print(f"Serve it:  skest serve {shlex.quote(options.output)}")
+    loaded = load(version, verify=False)
+    row = {
+        column: _cell(column, loaded.features[feature], example)
+        for column, feature in loaded.names_of().items()
+    }
+    request = json.dumps({"instances": [row]}, ensure_ascii=False)
+    print(f"Ask it:    curl http://127.0.0.1:8501/v1/models/{name}:predict -d \\")
+    print(f"  {shlex.quote(request)}")
+    return 0
+
+
+def _cell(column: str, feature: Mapping[str, Any], example: Any) -> Any:
+    """Return a value that a column takes: that of the first example, or a plain one."""
+    value = None if example is None else plain(example[column].iloc[0])
+    if feature.get("unit"):  # a date, which may come as a text
+        return _DATE if value is None else str(value)
+    if feature["dtype"] == "string":
+        return "" if value is None else str(value)
+    try:
+        number = float(value or 0)
+    except ValueError:  # a text that the model reads as no number
+        return 0
+    return int(number) if number.is_integer() else number
