@@ -91,11 +91,7 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         "categories",
         repeated(7, None),
     ),
-    "pandas, strings of pyarrow": (
-        lambda: arrow_series(A_NONE),
-        "categories",
-        A_NONE,
-    ),
+    "pandas, strings of pyarrow": (lambda: arrow_series(A_NONE), "categories", A_NONE),
     "pandas Index": (lambda: pd.Index(A_B), "categories", A_B),
     # objects
     "decimals": (lambda: objects(Decimal("1.5"), Decimal("NaN")), "numbers", ONE_NAN),

@@ -137,10 +137,7 @@ def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
 @pytest.mark.parametrize(
     ("X", "message"),
     [
-        (
-            pd.DataFrame([[1, "a"]] * 4, columns=["age", "age"]),
-            "'age' occurs 2 times",
-        ),
+        (pd.DataFrame([[1, "a"]] * 4, columns=["age", "age"]), "'age' occurs 2 times"),
         ({"age": 3, "city": "Rome"}, "'age' must be an array; got the scalar 3"),
         ({"age": [1, 2, 3, 4], "city": ["a"]}, "'age' has 4 and column 'city' has 1"),
         (pd.DataFrame(index=range(4)), "0 feature"),

@@ -21,12 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 
-from skest import (
-    DNNClassifier,
-    LinearClassifier,
-    LinearRegressor,
-    RunConfig,
-)
+from skest import DNNClassifier, LinearClassifier, LinearRegressor, RunConfig
 from skest import feature_columns as fc
 from skest.hooks import Hook
 from tests.adapters.conftest import make
@@ -279,10 +274,7 @@ def test_columns_of_an_array_by_number_and_by_name(blobs):
     X = X.copy()
     X[::5, 2] = np.nan
     codes = np.arange(120).reshape(-1, 1) % 3
-    columns = [
-        fc.numeric_column(0),
-        fc.numeric_column("x2", default_value="mean"),
-    ]
+    columns = [fc.numeric_column(0), fc.numeric_column("x2", default_value="mean")]
     model = make(DNNClassifier, feature_columns=columns, max_iter=3).fit(X, y)
     assert np.isfinite(model.predict_proba(X)).all()
     category = fc.categorical_column_with_vocabulary_list("x0")

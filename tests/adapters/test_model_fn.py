@@ -137,11 +137,7 @@ def test_weights_are_no_features(pairs, weight):
 
 
 @pytest.mark.parametrize(
-    "model",
-    [
-        make(model_fns.with_head),
-        make_regressor(model_fns.numbers),
-    ],
+    "model", [make(model_fns.with_head), make_regressor(model_fns.numbers)]
 )
 def test_a_weight_of_two_is_two_rows(model, pairs):
     X, y = pairs

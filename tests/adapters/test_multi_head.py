@@ -13,11 +13,7 @@ from sklearn.base import clone
 from sklearn.metrics import accuracy_score, r2_score
 
 from skest import DNNClassifier, DNNEstimator, MultiHeadEstimator
-from skest.heads import (
-    MultiClassHead,
-    MultiLabelHead,
-    RegressionHead,
-)
+from skest.heads import MultiClassHead, MultiLabelHead, RegressionHead
 from skest.hooks import Hook
 from tests.adapters.conftest import make
 

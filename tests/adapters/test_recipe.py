@@ -5,11 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss
 
-from skest import (
-    DNNClassifier,
-    DNNRegressor,
-    export,
-)
+from skest import DNNClassifier, DNNRegressor, export
 from skest.adapters.skorch import skorch_features, to_skorch
 from skest.adapters.targets.classes import temperature_of
 from skest.feature_columns import (

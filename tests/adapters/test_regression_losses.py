@@ -9,14 +9,7 @@ from sklearn.metrics import mean_absolute_error, mean_pinball_loss
 from skest import BaselineRegressor, DNNRegressor
 from tests.adapters.conftest import make
 
-LOSSES = [
-    "squared_error",
-    "absolute_error",
-    "huber",
-    "quantile",
-    "poisson",
-    "logistic",
-]
+LOSSES = ["squared_error", "absolute_error", "huber", "quantile", "poisson", "logistic"]
 
 
 @pytest.fixture(name="shares")

@@ -7,10 +7,7 @@ import pytest
 from sklearn.base import clone
 
 import skest
-from skest import (
-    DNNClassifier,
-    LinearClassifier,
-)
+from skest import DNNClassifier, LinearClassifier
 from skest import feature_columns as fc
 from skest.inputs import ArrayDataset, parquet_input_fn
 from tests.adapters._families import FAMILIES, rows_for

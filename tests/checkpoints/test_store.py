@@ -26,13 +26,7 @@ from skest.checkpoints.store import (
     write_eval_result,
 )
 from skest.exceptions import CorruptCheckpointError
-from tests._models import (
-    FakeClock,
-    assert_same_checkpoint,
-    model_fn,
-    raising,
-    table_fn,
-)
+from tests._models import FakeClock, assert_same_checkpoint, model_fn, raising, table_fn
 
 FILES = ("optimizer.safetensors", "state.json", "variables.safetensors")
 
@@ -134,8 +128,7 @@ def test_training_goes_on_from_where_the_pointer_was_set(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b'{"latest": "ckpt-9"}', b"[]", b"\xff\xfe", b'{"latest": "ckp', None],
+    "content", [b'{"latest": "ckpt-9"}', b"[]", b"\xff\xfe", b'{"latest": "ckp', None]
 )
 def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
     store = saved(tmp_path, 9, 10, keep_max=None)

@@ -46,10 +46,7 @@ def test_nothing_but_a_value_error_is_raised(text):
 
 
 def test_hosts_of_tasks():
-    for n_tasks, counts, expected in [
-        (6, "2(x3)", "aabbcc"),
-        (6, "4,1(x2)", "aaaabc"),
-    ]:
+    for n_tasks, counts, expected in [(6, "2(x3)", "aabbcc"), (6, "4,1(x2)", "aaaabc")]:
         assert hosts_of_tasks(list("abc"), n_tasks, counts) == list(expected)
 
 

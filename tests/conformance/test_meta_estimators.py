@@ -10,12 +10,7 @@ import pytest
 from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_iris,
-    load_linnerud,
-)
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_linnerud
 from sklearn.ensemble import (
     AdaBoostClassifier,
     BaggingClassifier,
@@ -24,21 +19,11 @@ from sklearn.ensemble import (
     VotingClassifier,
 )
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.feature_selection import (
-    RFE,
-    SelectFromModel,
-)
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.frozen import FrozenEstimator
-from sklearn.inspection import (
-    PartialDependenceDisplay,
-    permutation_importance,
-)
+from sklearn.inspection import PartialDependenceDisplay, permutation_importance
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import (
-    balanced_accuracy_score,
-    brier_score_loss,
-    roc_auc_score,
-)
+from sklearn.metrics import balanced_accuracy_score, brier_score_loss, roc_auc_score
 from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,

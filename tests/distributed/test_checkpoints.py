@@ -19,11 +19,7 @@ from skest.exceptions import CorruptCheckpointError, NanLossDuringTrainingError
 from skest.optimizers import make_optimizers
 from skest.optimizers.row_sparse import RowSparse
 from tests.distributed._training import Trainer
-from tests.distributed.test_exactness import (
-    assert_same,
-    ids_fn,
-    squared_error,
-)
+from tests.distributed.test_exactness import assert_same, ids_fn, squared_error
 
 
 class Tied(nn.Module):

@@ -181,8 +181,7 @@ def test_workers_begin_one_after_the_other(monkeypatch, task, index, limit, expe
     monkeypatch.setattr("time.sleep", slept.append)
     wait_before_training(
         RunConfig(
-            task=TaskConfig(task, index, ClusterSpec(jobs)),
-            max_worker_delay_secs=limit,
+            task=TaskConfig(task, index, ClusterSpec(jobs)), max_worker_delay_secs=limit
         )
     )
     assert slept == expected

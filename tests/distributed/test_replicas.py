@@ -86,10 +86,7 @@ def test_a_cluster_without_servers_or_strategy_is_mentioned(caplog):
             config("evaluator"),
             "an evaluator, which does not train. .*train_and_evaluate",
         ),
-        (
-            config("chief", jobs={"chief": ["h:1"]}, train_distribute=LocalSGD()),
-            None,
-        ),
+        (config("chief", jobs={"chief": ["h:1"]}, train_distribute=LocalSGD()), None),
         (
             config(
                 "chief",
@@ -159,9 +156,7 @@ def test_the_end_is_that_of_this_training(tmp_path):
 def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
     note_end(tmp_path)  # of an earlier training
     settings = config(
-        "worker",
-        model_dir=tmp_path,
-        train_distribute=AsyncParameterServer(timeout=1.0),
+        "worker", model_dir=tmp_path, train_distribute=AsyncParameterServer(timeout=1.0)
     )
     timer = threading.Timer(1.0, note_end, [tmp_path, 2])
     timer.start()

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.distributed.ps.rows import (
-    RemoteRows,
-    distinct_rows,
-)
+from skest.distributed.ps.rows import RemoteRows, distinct_rows
 from skest.distributed.ps.variables import Variables
 from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
 from skest.feature_columns import categorical_column_with_identity as identity

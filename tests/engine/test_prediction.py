@@ -40,11 +40,7 @@ def test_one_piece_gives_the_numbers_of_batches(execution, dtype, given):
 
 @pytest.mark.parametrize(
     ("normalizer", "dtype"),
-    [
-        (None, "int64"),
-        ("standard", "float32"),
-        ("quantile", "float32"),
-    ],
+    [(None, "int64"), ("standard", "float32"), ("quantile", "float32")],
 )
 def test_arithmetic_is_that_of_the_columns(normalizer, dtype):
     columns = [

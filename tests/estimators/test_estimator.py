@@ -12,15 +12,7 @@ from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.hooks import Hook
 from skest.inputs import Pipeline
-from tests._models import (
-    At,
-    Recorder,
-    batches,
-    model_fn,
-    squared_loss,
-    table,
-    table_fn,
-)
+from tests._models import At, Recorder, batches, model_fn, squared_loss, table, table_fn
 
 STEP = ["before_step", "after_step"]
 

@@ -22,12 +22,7 @@ from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import read_eval_results
 from skest.core.files import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.hooks import (
-    CheckpointListener,
-    Hook,
-    StopAtStepHook,
-    stop_if_higher_hook,
-)
+from skest.hooks import CheckpointListener, Hook, StopAtStepHook, stop_if_higher_hook
 from tests._models import (
     At,
     Mean,
@@ -135,9 +130,7 @@ def test_several_evaluations(tmp_path):
     estimator = make(tmp_path)
     specs = [
         EvalSpec(
-            EVAL,
-            throttle_secs=0,
-            exporters=LatestExporter("latest", **CHECKPOINT),
+            EVAL, throttle_secs=0, exporters=LatestExporter("latest", **CHECKPOINT)
         ),
         EvalSpec(table_fn(n_rows=8), name="small", eval_every_steps=8),
     ]
@@ -160,10 +153,7 @@ def test_several_evaluations(tmp_path):
         # The end of training is found out behind the evaluation of its last step.
         ({"input_fn": table_fn(num_epochs=2)}, [(10, False), (10, True)]),
         ({"hooks": StopAtStepHook(12), "max_steps": 30}, [(10, False), (12, True)]),
-        (
-            {"saving_listeners": None, "hooks": StopAtStepHook(10)},
-            [(10, True)],
-        ),
+        ({"saving_listeners": None, "hooks": StopAtStepHook(10)}, [(10, True)]),
     ],
 )
 def test_the_final_export(tmp_path, arguments, asked):

@@ -117,10 +117,7 @@ def test_texts_and_numbers_go_to_the_estimator_by_name(alone):
     own = small(feature_columns=given)
     model = (own if alone else make_pipeline(own)).fit(FRAME, LABELS["strings"])
     graph = skl2onnx.convert_sklearn(
-        model,
-        initial_types=TYPES[::-1],
-        options=without_maps(own),
-        target_opset=18,
+        model, initial_types=TYPES[::-1], options=without_maps(own), target_opset=18
     )
     found = run(graph, columns(FRAME))
     np.testing.assert_array_equal(found["label"], model.predict(FRAME))

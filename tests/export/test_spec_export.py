@@ -20,12 +20,7 @@ from skest.canned.linear import linear_model_fn
 from skest.canned.rnn import rnn_model_fn
 from skest.core.files import list_versions
 from skest.exceptions import ExportError
-from skest.export import (
-    ClassificationOutput,
-    PredictOutput,
-    RegressionOutput,
-    load,
-)
+from skest.export import ClassificationOutput, PredictOutput, RegressionOutput, load
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 
 pytest.importorskip("onnxscript")

@@ -9,9 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from skest import DNNRegressor
-from skest.feature_columns import (
-    parsed_numeric_column,
-)
+from skest.feature_columns import parsed_numeric_column
 
 TEXTS = ["2026-01-31", "2024-12-31T23:30:15.5", "1969-12-31 12:00Z", None]
 TIMES = [

@@ -62,10 +62,7 @@ def test_gaps_inside_a_sequence() -> None:
         "x", default_value="mean", indicate_missing="auto"
     )
     encoded = column.fit(X).encode(X)
-    assert encoded["x"].tolist() == [
-        [[1, 0], [3, 1], [3, 0]],
-        [[5, 0], [3, 1], [0, 0]],
-    ]
+    assert encoded["x"].tolist() == [[[1, 0], [3, 1], [3, 0]], [[5, 0], [3, 1], [0, 0]]]
     assert encoded["x_length"].tolist() == [3, 2]
     assert column.fit(X, sample_weight=[0, 1]).size == 2
     assert column.fit({"x": [[1.0, None], [5.0]]}, sample_weight=[0, 1]).size == 1

@@ -156,10 +156,7 @@ def lists(sparse: Sparse) -> Any:
     """A SparseTensor of ids or names as an array of lists; of numbers, as torch's."""
     if sparse.values.dtype.kind == "f":
         return torch.sparse_coo_tensor(
-            sparse.indices.T,
-            sparse.values,
-            sparse.dense_shape,
-            check_invariants=True,
+            sparse.indices.T, sparse.values, sparse.dense_shape, check_invariants=True
         )
     cells = np.empty(sparse.dense_shape[0], dtype=object)
     for row in range(len(cells)):
@@ -175,10 +172,7 @@ def assert_metrics(metrics: Mapping[str, Any], expected: Mapping[str, Any]) -> N
 
 
 def evaluated(
-    head: skest.heads.Head,
-    batches: list[Any],
-    regularization: Any,
-    exact: bool = False,
+    head: skest.heads.Head, batches: list[Any], regularization: Any, exact: bool = False
 ) -> dict[str, Any]:
     metrics = head.metrics(regularization)
     metrics = metrics if exact else as_tensorflow(metrics)

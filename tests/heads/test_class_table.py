@@ -17,9 +17,7 @@ from skest.heads.sampled_softmax import ClassTable, class_shares, sampled_logits
 N_CLASSES, WIDTH = 30, 4
 GIVEN = np.random.default_rng(0).integers(1, 50, N_CLASSES)
 each_distribution = pytest.mark.parametrize(
-    "distribution",
-    ["log_uniform", GIVEN],
-    ids=["log_uniform", "given"],
+    "distribution", ["log_uniform", GIVEN], ids=["log_uniform", "given"]
 )
 
 

@@ -266,7 +266,5 @@ def test_wrong_class_based_metrics() -> None:
             ValueError, match=f"'classes_for_class_based_metrics' .*{match}"
         ):
             MultiLabelHead(
-                3,
-                label_vocabulary=vocabulary,
-                classes_for_class_based_metrics=[class_],
+                3, label_vocabulary=vocabulary, classes_for_class_based_metrics=[class_]
             )

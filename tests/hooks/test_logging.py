@@ -16,12 +16,7 @@ from skest.hooks import (
     StepCounterHook,
     Timer,
 )
-from tests._models import (
-    FakeClock,
-    assert_same_checkpoint,
-    model_fn,
-    table_fn,
-)
+from tests._models import FakeClock, assert_same_checkpoint, model_fn, table_fn
 
 
 def messages(caplog):

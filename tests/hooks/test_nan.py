@@ -91,11 +91,7 @@ def batch(**columns):
 
 def test_columns_are_named():
     for features, labels, message in [
-        (
-            batch(a=[1, 2], b=[NAN, NAN]),
-            [0, 1],
-            "2 NaN in column 'b' (first in row 0)",
-        ),
+        (batch(a=[1, 2], b=[NAN, NAN]), [0, 1], "2 NaN in column 'b' (first in row 0)"),
         (batch(a=[1, INF], b=[1, 2]), [0, 1], "1 infinite in column 'a' (first in ro"),
         (
             batch(a=[INF, NAN], b=[INF, 2]),

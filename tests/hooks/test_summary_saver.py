@@ -138,10 +138,7 @@ def test_summaries_of_the_model(tmp_path):
         spec = model_fn(features, labels, mode, params)
 
         def summaries(labels, logits, features):
-            return {
-                "again": squared_loss(labels, logits, features),
-                "logits": logits,
-            }
+            return {"again": squared_loss(labels, logits, features), "logits": logits}
 
         return EstimatorSpec(**vars(spec) | {"summaries": summaries})
 

@@ -5,12 +5,7 @@ from itertools import chain
 
 import pytest
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline

@@ -110,10 +110,7 @@ CASES = {
     "clipped": (DNN, {"clip_norm": [0.1, None], "batch_norm": [True] * 2}),
     "schedule of steps": (
         DNN,
-        {
-            "learning_rate": [[0.01] * 12, [0.02] * 21],
-            "max_steps": [11, None],
-        },
+        {"learning_rate": [[0.01] * 12, [0.02] * 21], "max_steps": [11, None]},
     ),
     "members": (DNN, {**RATES, "n_members": [3] * 2, "dropout": [0.1] * 2}),
     "max_steps": (DNN, {"max_steps": [3, 7, None], "optimizer": ["adagrad"] * 3}),

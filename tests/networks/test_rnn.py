@@ -91,8 +91,7 @@ def test_initial_values(cell_type):
     limit = (6 / (3 + gates)) ** 0.5
     assert 0.9 * limit < layer.weight_ih_l0.abs().max() <= limit
     torch.testing.assert_close(
-        layer.weight_hh_l0.T @ layer.weight_hh_l0,
-        torch.eye(50, dtype=torch.float64),
+        layer.weight_hh_l0.T @ layer.weight_hh_l0, torch.eye(50, dtype=torch.float64)
     )
     bias = (layer.bias_ih_l0 + layer.bias_hh_l0).tolist()
     forget = [1.0] * 50 if cell_type == "lstm" else [0.0] * 50

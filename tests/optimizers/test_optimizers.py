@@ -242,11 +242,7 @@ def test_wrong_arguments():
             "'learning_rate' .* number greater than 0",
         ),
         ({"learning_rate": np.nan}, ValueError, "'learning_rate'.*got nan"),
-        (
-            {"learning_rate": "auto"},
-            TypeError,
-            "'learning_rate' .* must be a",
-        ),
+        ({"learning_rate": "auto"}, TypeError, "'learning_rate' .* must be a"),
         (
             {"learning_rate": lambda step: -0.5},
             ValueError,

@@ -79,12 +79,7 @@ CASES = {
     "labels": (Net, {}, X, "labels"),
     "everything": (Net, EVERYTHING, X, "classes"),
     "rate": (Net, {"learning_rate": lambda step: 0.1 * 0.9**step}, X, "binary"),
-    "scheduler": (
-        Net,
-        {"lr_scheduler": halving, "learning_rate": 0.05},
-        X,
-        "binary",
-    ),
+    "scheduler": (Net, {"lr_scheduler": halving, "learning_rate": 0.05}, X, "binary"),
     "codes": (Net, {"feature_columns": CODES}, TABLE, "binary"),
     "wide codes": (
         skest.LinearClassifier,

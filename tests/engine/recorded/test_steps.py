@@ -22,13 +22,7 @@ from skest.hooks import Hook, LRScheduleHook
 from skest.networks import RNN, BatchNorm, Dropout
 from skest.optimizers import OPTIMIZERS, make_optimizer
 from tests._control_flow import Branches
-from tests.engine.recorded._steps import (
-    batches,
-    make_spec,
-    mean_square,
-    mlp,
-    run_both,
-)
+from tests.engine.recorded._steps import batches, make_spec, mean_square, mlp, run_both
 
 
 def named(name, **options):
@@ -150,9 +144,7 @@ def test_a_table_that_is_looked_up_twice():
     # The sum of two sparse gradients has a shape that depends on the ids.
     assert run_both(make, list(id_batches(4))) == (
         0,
-        [
-            "'aten::add.Tensor' joins sparse gradients of a table that is used twice.",
-        ],
+        ["'aten::add.Tensor' joins sparse gradients of a table that is used twice."],
     )
 
 
@@ -237,12 +229,7 @@ def by_hand(optimizer):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "name"),
-    [
-        (cyclic, "momentum"),
-        (by_hand, "ftrl"),
-        (None, "adam"),
-    ],
+    ("schedule", "name"), [(cyclic, "momentum"), (by_hand, "ftrl"), (None, "adam")]
 )
 def test_rates_follow_their_schedule(schedule, name):
 
