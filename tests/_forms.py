@@ -20,10 +20,8 @@ import torch
 NAN = np.nan
 DAY = datetime.date(2026, 1, 2)
 MOMENT = datetime.datetime(2026, 1, 2, 3)
-TIME = datetime.time(4)
 SPAN = datetime.timedelta(days=5)
 HUGE = 10**400
-LARGE = 2**60 + 1
 
 
 def repeated(*values: Any) -> list[Any]:
@@ -151,7 +149,6 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
 }
 
 DATES = r"'c' holds dates or durations \(.*Derive numbers or categories"
-MIX = r"'c' must hold either strings or integers only; got .*Convert the column"
 DICT = r"'c' holds {'a': 1} \(dict\); a cell .* a column of its own"
 STRUCT = r"'c' holds structs \(.*Struct.*\)\. Give each of their fields a column"
 
@@ -227,11 +224,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "'c' must hold .*; got an array with the fields 'n', 'm'. Make each field",
     ),
-    "no values": (
-        lambda: np.ones((4, 0)),
-        ValueError,
-        r"'c' has no values in its cells: its shape is \(4, 0\)",
-    ),
+    "no values": (lambda: np.ones((4, 0)), ValueError, r"'c' has .* shape is \(4, 0\)"),
     "a number": (lambda: 3.0, ValueError, "'c' must be an array; got the scalar 3.0"),
     "a dict": (lambda: {"d": [1]}, TypeError, "'c' must be one column; got a dict"),
     "a frame": (
@@ -239,11 +232,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "'c' must be one column; got a DataFrame. Give each column in it an entry",
     ),
-    "another length": (
-        lambda: [1, 2],
-        ValueError,
-        "column 'n' has 4 and column 'c' has 2",
-    ),
+    "another length": (lambda: [1, 2], ValueError, "column 'n' has 4 and .* 'c' has 2"),
     "sparse, one dimension": (
         lambda: scipy.sparse.coo_array(np.arange(4.0)),
         ValueError,

@@ -218,9 +218,7 @@ def test_shapes_must_agree() -> None:
 
 def test_weights_must_fit() -> None:
     for weights in [[1.0, 2.0], [[1.0, 2.0]], 1.0]:
-        with pytest.raises(
-            ValueError, match=r"'weights' must fit values of shape \(3, 1\)"
-        ):
+        with pytest.raises(ValueError, match=r"'weights' must fit values .* \(3, 1\)"):
             Mean().update([[1.0], [2.0], [3.0]], weights)
 
 
@@ -235,9 +233,7 @@ def test_buckets_need_scores_in_the_unit_interval() -> None:
     for score in [-0.1, 1.5, math.inf]:
         auc = AUC(max_points=2)
         auc.update([0.1, score, 0.3], [0, 1, 1])
-        with pytest.raises(
-            ValueError, match=r"max_points=2 predictions needs scores in \[0"
-        ):
+        with pytest.raises(ValueError, match=r"max_points=2 predictions needs .* \[0"):
             auc.compute()
         other = AUC(max_points=2)
         other.update([0.5], [1])

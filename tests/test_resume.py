@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -157,38 +156,6 @@ def test_without_any_seed_the_checkpoint_knows_them(tmp_path, network, input_fn)
     assert_same_checkpoint(whole.checkpoint, again.checkpoint)
 
 
-def test_an_exception_saves_the_position_of_its_step(tmp_path):
-    estimator = make(tmp_path, save=0)
-    with pytest.raises(KilledError):
-        estimator.train(
-            INPUTS["table"], [At(37, raising(KilledError()))], max_steps=N_STEPS
-        )
-    assert estimator.checkpoint.global_step == 37
-    assert estimator.checkpoint.input_position["batches"] == 37
-    estimator.train(INPUTS["table"], max_steps=N_STEPS)
-    whole = make().train(INPUTS["table"], max_steps=N_STEPS)
-    assert_same_checkpoint(estimator.checkpoint, whole.checkpoint)
-
-
-def test_the_model_is_built_from_the_first_batch_of_all(tmp_path):
-    seen = []
-
-    def watching(features, labels, mode, params):
-        seen.append(features.tolist())
-        return model_fn(features, labels, mode, params)
-
-    estimator = Estimator(watching, config=RunConfig(tmp_path, random_seed=0))
-    for input_fn in (
-        lambda: Pipeline(rows).batch(7),
-        lambda: iter([(X[:7], Y[:7])] * 3),
-    ):
-        with pytest.raises(KilledError):
-            estimator.train(input_fn, [At(2, raising(KilledError()))])
-        estimator.train(input_fn)
-        estimator = Estimator(watching, config=RunConfig(random_seed=0))
-    assert seen == 4 * [X[:7].tolist()]
-
-
 # When the input starts anew
 
 
@@ -279,10 +246,3 @@ def test_evaluation_and_prediction_take_all_of_their_input(tmp_path, call):
         steps = Recorder()
         estimator.evaluate(table_fn(), hooks=[steps])
         assert len(steps.losses) == 5
-
-
-def test_threads_end_with_the_call():
-    make().train(INPUTS["pipeline"], steps=3)
-    with pytest.raises(KilledError):
-        make().train(INPUTS["pipeline"], [At(3, raising(KilledError()))])
-    assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]

@@ -133,13 +133,6 @@ def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
         assert_same_variables(before, after)
 
 
-def test_callbacks_change_no_bit(estimator_class):
-    plain = make(estimator_class, max_iter=4, batch_size=32).fit(*IRIS)
-    watched = clone(plain).set_callbacks(Snapshots()).fit(*IRIS)
-    assert plain.loss_curve_ == watched.loss_curve_
-    assert_same_variables(plain, watched)
-
-
 class Failing(Hook):
     def after_step(self, run, loss):
         raise OSError("the disk is full")

@@ -213,21 +213,6 @@ def test_wrong_heads_and_targets(X):
         make(DNNEstimator, head=RegressionHead()).fit(X, X[["size"]])
 
 
-def test_weights_count_in_validation_scores(X):
-    weight = np.tile([1.0, 0.0], N // 2)
-    kept = weight > 0
-    labels = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1).astype(int)
-    for target, y in {DNNClassifier: labels, DNNRegressor: X["size"] ** 3}.items():
-        models = [
-            make(target, early_stopping=True, max_iter=3).fit(
-                X, y, X_val=X[rows], y_val=y[rows], sample_weight_val=some
-            )
-            for rows, some in ((np.full(N, True), weight + 1e-12), (kept, None))
-        ]
-        first, second = (model.validation_scores_ for model in models)
-        np.testing.assert_allclose(first, second, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("head", "center", "scale"),
     [

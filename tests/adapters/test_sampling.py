@@ -95,13 +95,9 @@ def test_rows_are_drawn_in_proportion():
 
 def test_wrong_settings():
     X, y = table(20)
-    with pytest.raises(
-        ValueError, match=r"'sampling' parameter .* must be a str among"
-    ):
+    with pytest.raises(ValueError, match=r"'sampling' parameter .* must be a .* among"):
         skest.DNNClassifier(sampling="batch").fit(X, y)
-    with pytest.raises(
-        ValueError, match="'sample_weight' must not be negative; got -1"
-    ):
+    with pytest.raises(ValueError, match="'sample_weight' must .* be negative; got -1"):
         skest.DNNClassifier(sampling="weighted").fit(X, y, np.r_[-1.0, np.ones(19)])
     with pytest.raises(ValueError, match="'weighted' has no meaning for LinearSDCA"):
         skest.LinearClassifier(optimizer="sdca", sampling="weighted").fit(X, y)

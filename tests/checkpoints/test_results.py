@@ -44,13 +44,9 @@ def test_a_directory_that_cannot_be_written_is_no_error(tmp_path, caplog):
 def test_a_name_that_leads_elsewhere(tmp_path):
     for name in ["../x", "a/b", "..", ".", "/x"]:
         estimator = Estimator(model_fn, tmp_path / "model").train(table_fn(), steps=1)
-        with pytest.raises(
-            ValueError, match="'name' of an evaluation must be the name of a"
-        ):
+        with pytest.raises(ValueError, match="'name' of an evaluation must be .* of a"):
             estimator.evaluate(table_fn(), name=name)
-        with pytest.raises(
-            ValueError, match="'name' of EvalSpec must be the name of a dir"
-        ):
+        with pytest.raises(ValueError, match="'name' of EvalSpec must be the .* a dir"):
             EvalSpec(table_fn(), name=name)
         assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

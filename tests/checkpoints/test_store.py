@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
-import errno
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -142,19 +140,6 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
     assert store.latest_step() == 12
 
 
-def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path):
-    clock = FakeClock(now=1e9)
-    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
-    store = DirectoryStore(tmp_path, **options)
-    for step in range(6):  # one in every hour
-        store.save(checkpoint_of(step))
-        clock.now += 3600
-    assert on_disk(tmp_path) == [2, 4, 5]
-    point_to(tmp_path, "ckpt-2")
-    saved(tmp_path, 2, 6, 7, 8, **options)  # a training saves where it begins
-    assert on_disk(tmp_path) == [2, 4, 6, 7, 8]
-
-
 @pytest.mark.parametrize("content", ['{"latest": "ckpt-9"}', '{"latest'])
 def test_a_pointer_to_nothing_is_reported(tmp_path, caplog, content):
     store = saved(tmp_path, 1, 2)
@@ -178,33 +163,6 @@ def test_all_files_have_the_permissions_of_the_umask(tmp_path):
     modes = {path.name: path.stat().st_mode & 0o777 for path in files if path.is_file()}
     assert {*FILES, "manifest.json", "model.onnx"} < set(modes)
     assert set(modes.values()) == {0o660}
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [*zip(FILES, (errno.EACCES, errno.EMFILE, errno.EIO), strict=True)],
-)
-def test_what_the_system_refuses_is_not_damaged(tmp_path, monkeypatch, name, number):
-    store = saved(tmp_path, 1)
-    original = Path.open
-
-    def refusing(path, *args, **kwargs):
-        if path.name == name:
-            raise OSError(number, os.strerror(number))
-        return original(path, *args, **kwargs)
-
-    def reading(path, *args):
-        return refusing(path, "rb").read()
-
-    monkeypatch.setattr(Path, "open", refusing)
-    monkeypatch.setattr(Path, "read_bytes", reading)
-    with pytest.raises(
-        OSError, match="ckpt-1' can't be read: .* or try again"
-    ) as caught:
-        store.latest()
-    assert caught.value.errno == number
-    monkeypatch.undo()
-    assert_same_checkpoint(store.latest(), checkpoint_of(1))
 
 
 # Damage
@@ -263,24 +221,6 @@ def test_a_pointer_that_cannot_be_written_keeps_the_older_checkpoint(
     store.save(checkpoint_of(4))
     assert on_disk(tmp_path) == [4]
     assert leftovers(tmp_path) == []
-
-
-def test_an_error_of_training_is_not_hidden_by_one_of_saving(tmp_path, caplog):
-    estimator = trained(tmp_path)
-
-    def broken_input():
-        yield from table_fn()()
-        # At once: event files are written by another thread.
-        tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-before"))
-        tmp_path.write_text("a file is in the way")
-        raise KeyError("of the input")
-
-    with (
-        caplog.at_level(logging.ERROR, "skest"),
-        pytest.raises(KeyError, match="input"),
-    ):
-        estimator.train(broken_input)
-    assert "The checkpoint of step 7 is lost" in caplog.text
 
 
 # The best ones, and checksums
@@ -398,18 +338,3 @@ def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, 
     monkeypatch.setattr(module, name, reading)
     assert store.latest().global_step == step
     assert store.latest().variables["a"].tolist() == [1.0] * 9
-
-
-def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog):
-    clock = FakeClock(now=1e9)
-    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
-    store = DirectoryStore(tmp_path, **options)
-    for step in range(6):  # one in every hour
-        store.save(checkpoint_of(step))
-        clock.now += 3600
-    assert on_disk(tmp_path) == [2, 4, 5]
-    (tmp_path / "checkpoint").write_text('{"latest": "ckpt-5"}')
-    clock.now = (tmp_path / "ckpt-5").stat().st_mtime  # the time of what is found
-    saved(tmp_path, 6, 7, 8, 9, **options)
-    assert on_disk(tmp_path) == [2, 4, 5, 8, 9]
-    assert caplog.text.count("has no list of the checkpoints: all are kept") == 1

@@ -194,11 +194,7 @@ def test_wrong_settings():
         ({"vars_to_warm_start": "("}, ValueError, r"'\(', which is no regular expr"),
         ({"vars_to_warm_start": 3}, TypeError, "'vars_to_warm_start' must be"),
         ({"var_name_to_vocab_info": []}, TypeError, "by names of variables, .* list"),
-        (
-            {"var_name_to_vocab_info": {"a": 1}},
-            TypeError,
-            "a VocabInfo or a list .*'a'",
-        ),
+        ({"var_name_to_vocab_info": {"a": 1}}, TypeError, "a VocabInfo .* list .*'a'"),
     ]:
         with pytest.raises(error, match=match):
             WarmStartSettings("somewhere", **arguments)

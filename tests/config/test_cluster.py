@@ -60,11 +60,7 @@ def test_wrong_clusters_are_refused():
         ({"chief": ["grpc://c0:1"]}, ValueError, "must be 'host:port'"),
         ({"chief": ["c0:65536"]}, ValueError, "at most 65535; got 'c0:65536'"),
         ({"chief": [""], "ps": [""]}, ValueError, "job 'ps' must be 'host:port'"),
-        (
-            {"worker": ["w0:1"]},
-            ValueError,
-            "exactly one task of the job 'chief'.*got 0",
-        ),
+        ({"worker": ["w0:1"]}, ValueError, "exactly one task of .* job 'chief'.*got 0"),
         ({"chief": ["c:1"], "master": ["c:2"]}, ValueError, "exactly one.*got 2"),
         (
             {"chief": ["c:1"], "ps": ["p:1", "p:1"]},
@@ -306,10 +302,7 @@ def test_a_slurm_step_may_be_smaller_than_its_job():
 def test_wrong_variables_of_launchers_are_refused():
     for environ, message in [
         (torchrun("x", 2), "RANK must be an integer of 0 to 1; got 'x'"),
-        (
-            torchrun(0, 2, LOCAL_RANK="-1"),
-            "LOCAL_RANK must be an integer of at least 0",
-        ),
+        (torchrun(0, 2, LOCAL_RANK="-1"), "LOCAL_RANK .* be an integer of at least 0"),
         (torchrun(0, 2, SKEST_NUM_PS="2"), "must be less than WORLD_SIZE=2"),
         (torchrun(0, 2, SKEST_NUM_PS="1"), "must have a host in MASTER_ADDR"),
         (
@@ -318,10 +311,7 @@ def test_wrong_variables_of_launchers_are_refused():
         ),
         (torchrun(0, 2, SKEST_PORT="0"), "SKEST_PORT must be an integer of 1 to 65535"),
         (slurm(5), "SLURM_PROCID must be an integer of 0 to 4"),
-        (
-            slurm(0, SLURM_JOB_NODELIST=""),
-            "SLURM_JOB_NODELIST.* must be names with ranges",
-        ),
+        (slurm(0, SLURM_JOB_NODELIST=""), "SLURM_JOB_NODELIST.* .* names with ranges"),
         (slurm(0, SKEST_NUM_PS="5"), "must be less than SLURM_NTASKS=5"),
         (slurm(1, SLURM_NODEID="1", SLURM_LOCALID="0"), "--distribution=block"),
         (slurm(4, SKEST_PORT="65535"), "at most 65535; got 'n09:65536'"),

@@ -2,13 +2,11 @@
 """Steps whose variables are asked for while the step before is computed."""
 
 import functools
-import threading
 
 import pytest
 import torch
 
 from skest import Estimator, RunConfig
-from skest.distributed.ps.messages import Message, Op
 from skest.distributed.ps.server import LocalServers
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
@@ -98,40 +96,3 @@ def test_training_ends_where_it_should(served, steps):
     assert kept[0].global_step == n_steps
     position = kept[0].input_position
     assert position is None or position["batches"] == n_steps
-
-
-@pytest.mark.parametrize("bound", [0, 2])
-def test_no_worker_is_further_ahead_than_it_may_be(bound):
-    """The bound holds with pulls ahead, and nobody waits for ever."""
-    n_steps, clocks, spreads = 12, [0, 0], []
-    lock = threading.Lock()
-
-    def work(worker, number):
-        for step in range(n_steps):
-            ids = IDS[step % len(IDS)]
-            worker.exchange.pull(ids)
-            worker.exchange.pull_ahead(IDS[(step + 1) % len(IDS)])
-            worker.compute(ids)
-            worker.exchange.push()
-            with lock:
-                clocks[number] += 1
-                spreads.append(abs(clocks[0] - clocks[1]))
-        worker.client.ask_all(Message(Op.BYE))
-
-    with LocalServers(max_staleness=bound) as servers:
-        chief = Trainer(servers.addresses, "chief").initialize()
-        chief.client.ask_all(Message(Op.BYE))
-        workers = [Trainer(servers.addresses, index=i).begin() for i in range(2)]
-        threads = [
-            threading.Thread(target=work, args=[w, i]) for i, w in enumerate(workers)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        for worker in (chief, *workers):
-            worker.close()
-    # A push is counted here a moment after the server did so: one more at most.
-    assert max(spreads) <= bound + 2
-    assert sum(clocks) == 2 * n_steps

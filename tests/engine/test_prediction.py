@@ -73,6 +73,3 @@ def test_a_caller_owns_the_answer_and_the_rows():
         first[:] = -1
         np.testing.assert_array_equal(second, kept)
         np.testing.assert_array_equal(row, X[:1])
-
-
-# Models for more than one call

@@ -8,10 +8,8 @@ from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.loop import scalar_loss, train_loop, train_step
-from skest.engine.training import TrainingOrder
 from skest.hooks import Hook, Run
-from skest.inputs.batches import Source
-from tests._models import squared_loss, table_fn
+from tests._models import squared_loss
 
 
 def make_spec(**changes):
@@ -35,20 +33,6 @@ def gradients_used(network, **fields):
     train_step(spec, *next(make_batches()))
     after = network.parameters()
     return [(b - a.detach()) / 0.5 for b, a in zip(before, after, strict=True)]
-
-
-def test_gradients_are_clipped_together():
-    torch.manual_seed(0)
-    network = nn.Linear(2, 1)
-    plain = gradients_used(copy.deepcopy(network))
-    norm = torch.cat([g.ravel() for g in plain]).norm()
-    assert norm > 0.1
-    clipped = gradients_used(copy.deepcopy(network), clip_norm=0.1)
-    for ours, gradient in zip(clipped, plain, strict=True):
-        torch.testing.assert_close(ours, gradient * 0.1 / norm, rtol=1e-4, atol=1e-6)
-    unclipped = gradients_used(network, clip_norm=1e6)
-    for ours, gradient in zip(unclipped, plain, strict=True):
-        assert torch.equal(ours, gradient)
 
 
 def test_gradients_that_no_optimizer_uses_do_not_count():
@@ -122,24 +106,3 @@ def test_ctrl_c_between_two_lines_leaves_no_step_that_is_half_noted():
         assert run.in_step or run.loss is losses[n_taken]
         n_changes += 1
     assert n_inside
-
-
-# How many steps may be ahead
-
-TABLE = table_fn(batch_size=4, num_epochs=3)()  # 15 steps
-
-
-def order(steps=None, max_steps=None):
-    return TrainingOrder(TABLE, [], [], steps, max_steps, lambda spec, random: None)
-
-
-def test_the_steps_ahead_are_those_of_the_first_limit():
-    for limits, start, expected in [
-        ({}, 0, 15),
-        ({"steps": 4}, 0, 4),
-        ({"steps": 4}, 100, 4),
-        ({"steps": 40}, 0, 15),
-        ({"max_steps": 10}, 0, 10),
-        ({"max_steps": 10}, 7, 3),
-    ]:
-        assert order(**limits).steps_ahead(Source(TABLE), start) == expected

@@ -9,8 +9,7 @@ from torch import nn
 
 import skest
 from skest import Estimator, EstimatorSpec, RunConfig, add_metrics
-from skest.heads import BinaryClassHead
-from skest.metrics import AUC, Accuracy, Mean
+from skest.metrics import Accuracy, Mean
 from tests._models import N_FEATURES, model_fn, squared_loss, table, table_fn
 
 
@@ -25,19 +24,6 @@ class Count:
 
     def compute(self):
         return self.total
-
-
-def head_model_fn(features, labels, mode, params):
-    network = nn.Linear(N_FEATURES, params.get("width", 1))
-    optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    return params.get("head", BinaryClassHead()).create_estimator_spec(
-        features, mode, network, labels, optimizer
-    )
-
-
-def binary_fn(batch_size=4):
-    x, y = table()
-    return lambda: skest.inputs.ArrayDataset(x, y > 0, batch_size=batch_size)
 
 
 def trained(fn=model_fn, input_fn=None, model_dir=None, params=None):
@@ -66,18 +52,6 @@ def test_beside_the_metrics_of_a_specification():
     assert results["mse"] == pytest.approx(((z - y) ** 2).mean(), rel=1e-5)
     assert {name: results[name] for name in own} == own
     assert list(results) == sorted(results)
-
-
-def test_beside_the_metrics_of_a_head():
-    estimator = trained(head_model_fn, binary_fn())
-
-    def metric_fn(labels, predictions):
-        return {"auc_again": (AUC(), predictions["logistic"], labels)}
-
-    own = estimator.evaluate(binary_fn())
-    results = add_metrics(estimator, metric_fn).evaluate(binary_fn())
-    assert results.pop("auc_again") == own["auc"]
-    assert results == own
 
 
 # What metric_fn gets

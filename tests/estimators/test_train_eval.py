@@ -29,7 +29,6 @@ from tests._models import (
     Recorder,
     assert_same_checkpoint,
     model_fn,
-    raising,
     table_fn,
 )
 
@@ -224,9 +223,7 @@ def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
     recorded = read_eval_results(estimator.eval_dir())[5]
     assert list(recorded) == ["global_step", "loss", "mean"]
     by_array = stop_if_higher_hook(estimator, "by", 1.0)
-    with pytest.raises(
-        ValueError, match="'by', but the evaluations .* Arrays are not rec"
-    ):
+    with pytest.raises(ValueError, match="'by', but the evaluations .* Arrays .* rec"):
         estimator.train(ENDLESS, [by_array], steps=1)
     config = RunConfig(keep_best=KeepBest(1, "by"))
     with pytest.raises(ValueError, match="'by', but it is an array, .* 'global"):
@@ -234,16 +231,6 @@ def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
     shutil.rmtree(tmp_path / "export")
     with pytest.raises(ValueError, match="compares the 'by' .* is an array, .* 'mean'"):
         again("by")
-
-
-def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
-    _, exports = run(tmp_path)
-    pointer = tmp_path / "checkpoint"
-    pointer.write_text(pointer.read_text().replace('"ckpt-20"', '"ckpt-10"', 1))
-    assert make(tmp_path).checkpoint.global_step == 10
-    _, again = run(tmp_path)
-    assert again[1] != exports[1]
-    assert read_checkpoint(again[1]).global_step == 20
 
 
 @pytest.mark.parametrize(
@@ -309,18 +296,6 @@ def test_an_input_that_ended_is_not_gone_through_again(tmp_path):
     assert again(max_steps=1000)[0]["global_step"] == 20
     make(tmp_path).train(table_fn())
     assert again(max_steps=1000)[0]["global_step"] == 35
-
-
-def test_a_final_export_that_failed_is_made_up_for(tmp_path):
-    with pytest.raises(OSError, match="disk"):
-        run(tmp_path, exporters=lambda: [Asked(raising(OSError("disk")))])
-    with pytest.raises(OSError, match="disk"):
-        exporter = Asked(
-            lambda step, final: raising(OSError("disk"))() if final else None
-        )
-        run(tmp_path, exporters=lambda: [exporter])
-    _, exports = run(tmp_path, exporters=lambda: [FinalExporter("final", **CHECKPOINT)])
-    assert read_checkpoint(exports[0]).global_step == 20
 
 
 # Ctrl-C
@@ -457,28 +432,6 @@ def test_wrong_arguments():
 # The specifications
 
 INPUT_FN = table_fn()
-
-
-def test_one_or_several_or_none():
-    for spec, field, make in [
-        (TrainSpec, "hooks", Hook),
-        (TrainSpec, "saving_listeners", CheckpointListener),
-        (EvalSpec, "hooks", Hook),
-        (EvalSpec, "exporters", lambda: FinalExporter("final")),
-    ]:
-        one, other = make(), make()
-        for given, expected in [
-            (None, ()),
-            (one, (one,)),
-            ([one, other], (one, other)),
-            (iter([one]), (one,)),
-        ]:
-            assert getattr(spec(INPUT_FN, **{field: given}), field) == expected
-        for wrong in (3, [3], "abc"):
-            with pytest.raises(
-                TypeError, match=f"'{field}' of {spec.__name__} must be inst"
-            ):
-                spec(INPUT_FN, **{field: wrong})
 
 
 def test_are_frozen_and_need_a_function():

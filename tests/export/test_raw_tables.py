@@ -84,9 +84,7 @@ def test_no_tables(table, error, message):
 
 def test_columns_that_do_not_fit_together():
     parts = {"x": ["a", "b"]}
-    with pytest.raises(
-        ValueError, match=r"must have one value for each row.*'a': \(2,\), 'b': \(1,\)"
-    ):
+    with pytest.raises(ValueError, match=r"must have .* row.*'a': \(2,\), 'b': \(1,\)"):
         columns_of({"a": [1, 2], "b": [1]}, ["x"], parts)
     with pytest.raises(ValueError, match=r"\['b'\] are missing.* takes \['a', 'b'\]"):
         columns_of({"a": [1]}, ["x"], parts)

@@ -64,19 +64,6 @@ def test_whole_numbers():
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        (np.array([["a|b"], ["c"]], object), [["a", "b"], ["c", ""]]),
-        (np.array([["a|b", "c"], ["", "d"]], object), [["a", "b", "c"], ["", "d", ""]]),
-        ([["a|b", "c"], ["d"]], [["a", "b", "c"], ["d", "", ""]]),
-    ],
-    ids=["column", "matrix", "lists"],
-)
-def test_texts_are_split_wherever_they_are(values, expected):
-    assert Feature("tags", BAG).feed(values).tolist() == expected
-
-
-@pytest.mark.parametrize(
     "values",
     [
         [["a", "b"], [], None, ["c"]],

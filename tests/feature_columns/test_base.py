@@ -111,21 +111,6 @@ def test_missing_values_and_tags() -> None:
     assert not fc.numeric_column("x").__sklearn_tags__().input_tags.allow_nan
 
 
-def test_needs_fit() -> None:
-    needing = {
-        kind: c.__sklearn_tags__().requires_fit for kind, c in all_columns().items()
-    }
-    without = {kind for kind, needs in needing.items() if not needs}
-    assert without == {"identity", "hash bucket"}
-    closed = fc.numeric_column("x")
-    for column in (
-        closed,
-        fc.bucketized_column(closed, [0]),
-        fc.crossed_column(["a", "b"], 9),
-    ):
-        assert not column.needs_fit
-
-
 @pytest.mark.parametrize("interface", ["spmatrix", "sparray"])
 def test_categorical_columns_give_sparse_matrices(interface: str) -> None:
     column = fc.categorical_column_with_hash_bucket("c", 10**9)

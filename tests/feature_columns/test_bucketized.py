@@ -14,17 +14,6 @@ def ids(column: Any, values: Any) -> list[Any]:
     return column.encode({"x": np.asarray(values)})["x_bucketized_ids"].tolist()
 
 
-def test_buckets_are_closed_on_the_left() -> None:
-    column = bucketized_column(numeric_column("x"), [0, 10])
-    assert ids(column, [-1, 0, 9.9, 10, NAN]) == [[0], [1], [1], [2], [2]]
-    assert column.size == column.num_buckets == 3
-    assert column.get_feature_names_out().tolist() == [
-        "x_bucketized_0",
-        "x_bucketized_1",
-        "x_bucketized_2",
-    ]
-
-
 def test_boundaries_and_values_are_cast_to_the_dtype_of_the_source() -> None:
     value = [float(np.float32(0.7))]  # a little less than 0.7
     assert ids(bucketized_column(numeric_column("x"), [0.7]), value) == [[1]]
@@ -78,12 +67,7 @@ def test_parameters_refused() -> None:
         (numeric_column("x", shape=(2, 2)), [0], ValueError, "one dimension"),
         (numeric_column("x"), [], ValueError, "non-empty list of numbers"),
         (numeric_column("x"), [1, 1], ValueError, "finite and sorted"),
-        (
-            numeric_column("x"),
-            [0, 1e300],
-            ValueError,
-            "its source, float32; got 1e.300",
-        ),
+        (numeric_column("x"), [0, 1e300], ValueError, "its source, float32; .* 1e.300"),
         (
             numeric_column("x", dtype="int32"),
             [-(2.0**40), 0],
@@ -107,9 +91,3 @@ def test_boundaries_between_integers() -> None:
     assert ids(column, [-1, 0, 1, 2]) == [[0], [1], [2], [3]]
     large = bucketized_column(numeric_column("x", dtype="int64"), [2**53 + 1])
     assert ids(large, np.array([2**53, 2**53 + 1])) == [[0], [1]]
-
-
-def test_no_numbers_to_learn_from() -> None:
-    column = bucketized_column(numeric_column("x"), "quantiles:4")
-    with pytest.raises(ValueError, match="'x' has no numbers to learn boundaries"):
-        column.fit({"x": [NAN, NAN]})

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import scipy.sparse
 import sklearn
-import torch
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -30,23 +29,6 @@ def columns(**options: Any) -> fc.FeatureColumns:
         ],
         **options,
     )
-
-
-def test_encode() -> None:
-    education = fc.categorical_column_with_vocabulary_list("education")
-    both = fc.FeatureColumns(
-        [
-            fc.numeric_column("age"),
-            fc.indicator_column(education),
-            fc.embedding_column(education, 2),
-            education,
-        ]
-    )
-    encoded = both.fit(X).encode(X)
-    assert list(encoded) == ["age", "education_ids"]
-    assert encoded["age"].dtype == torch.float32
-    assert encoded["education_ids"].tolist() == [[1], [0], [1], [2]]
-    assert both.encode(X, torch.float64)["age"].dtype == torch.float64
 
 
 def test_columns_with_nothing_open_need_no_fit() -> None:
@@ -105,28 +87,16 @@ def test_columns_refused() -> None:
     for given, error, message in [
         ([], ValueError, "must be a non-empty list of feature columns"),
         (["age"], TypeError, "must hold feature columns, .*; got 'age'"),
-        (
-            [("age", "age")],
-            TypeError,
-            r"in pairs .*; got \('age', 'age'\) at position 0",
-        ),
+        ([("age", "age")], TypeError, r"in pairs .*; got \('age', 'age'\) at .* 0"),
         ([(1, AGE)], TypeError, r"got \(1, NumericColumn.* at position 0"),
         ([AGE, ("b", AGE)], TypeError, r"got \('b', NumericColumn.* at position 1"),
-        (
-            [fc.numeric_column("a")] * 2,
-            ValueError,
-            "Two feature columns have the name 'a'",
-        ),
+        ([fc.numeric_column("a")] * 2, ValueError, "Two feature .* have the name 'a'"),
         (
             [("a", fc.numeric_column("a")), ("a", fc.numeric_column("b"))],
             ValueError,
             "not unique",
         ),
-        (
-            [("columns", fc.numeric_column("a"))],
-            ValueError,
-            "conflict with constructor",
-        ),
+        ([("columns", fc.numeric_column("a"))], ValueError, "conflict .* constructor"),
         (
             [
                 fc.categorical_column_with_identity("a", 4),
@@ -193,49 +163,12 @@ def test_inverse_of_rows() -> None:
     encoded = made.fit(X).encode(X)
     rows = {key: tensor[2:] for key, tensor in encoded.items()}
     assert made.inverse(rows)["education"].tolist() == [["b"], ["c"]]
-    with pytest.raises(
-        ValueError, match="column 'education' under 'education_ids'; got"
-    ):
+    with pytest.raises(ValueError, match="column 'education' .* 'education_ids'; got"):
         made.inverse({"education": rows["education_ids"]})
     with pytest.raises(TypeError, match="'ids' must be integers; got dtype float32"):
         made.inverse({"education_ids": rows["education_ids"].float()})
     with pytest.raises(NotFittedError, match="'education' has not learned"):
         clone(made).inverse(rows)
-
-
-def test_numbers_named_as_an_entry_of_another_column() -> None:
-    made = fc.FeatureColumns(
-        [
-            fc.categorical_column_with_vocabulary_list("city", ["Bern", "Oslo"]),
-            fc.weighted_categorical_column(
-                fc.categorical_column_with_identity("tag", 5), "count"
-            ),
-            *map(
-                fc.numeric_column,
-                ["city_ids", "city_ids_numbers", "tag_weighted_by_count_weights"],
-            ),
-            fc.sequence_numeric_column("city_ids_"),
-            fc.sequence_numeric_column("dose"),
-            fc.numeric_column("dose_length"),
-        ]
-    )
-    names = {name for column in made.active for name in column.feature_keys}
-    X = {name: np.array([2.0]) for name in names}
-    X |= {"city": np.array(["Oslo"]), "tag": np.array([3])}
-    encoded = made.encode(X)
-    assert {key: value.item() for key, value in encoded.items()} == {
-        "city_ids": 1,
-        "city_ids_numbers": 2.0,
-        "city_ids_numbers_numbers": 2.0,
-        "tag_weighted_by_count_ids": 3,
-        "tag_weighted_by_count_weights": 2.0,
-        "tag_weighted_by_count_weights_numbers": 2.0,
-        "city_ids_": 2.0,
-        "city_ids__length": 1,
-        "dose": 2.0,
-        "dose_length": 1,
-        "dose_length_numbers": 2.0,
-    }
 
 
 def test_names_of_a_plain_list_of_columns() -> None:

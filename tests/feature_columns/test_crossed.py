@@ -29,21 +29,6 @@ def bucket(*values: Any, size: int, start: int = DEFAULT_HASH_KEY) -> int:
     return int(chain[0] % np.uint64(size))
 
 
-def test_chain_of_raw_names_in_their_order() -> None:
-    a_then_b = fc.crossed_column(["b", "a"], 1000)
-    assert a_then_b.name == "a_X_b"
-    assert a_then_b.feature_keys == ("b", "a")
-    assert ids(a_then_b, a=["x"], b=[3]) == [[bucket(3, "x", size=1000)]]
-    assert ids(fc.crossed_column(["a", "b"], 1000), a=["x"], b=[3]) == [
-        [bucket("x", 3, size=1000)]
-    ]
-
-
-def test_columns_come_before_raw_names() -> None:
-    column = fc.crossed_column(["a", VOCABULARY], 1000)
-    assert ids(column, a=["x"], v=["bee"]) == [[bucket(1, "x", size=1000)]]
-
-
 def test_nested_crosses_are_flat() -> None:
     nested = fc.crossed_column([fc.crossed_column(["a", VOCABULARY], 5), "b"], 1000)
     flat = fc.crossed_column(["a", VOCABULARY, "b"], 1000)

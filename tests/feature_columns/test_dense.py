@@ -30,15 +30,6 @@ def test_wrapped_column_is_fitted_as_a_copy() -> None:
         assert not hasattr(LEARNED, "vocabulary_")
 
 
-def test_indicator_counts() -> None:
-    column = fc.indicator_column(IDENTITY)
-    X = {"c": np.array([[0, 0], [2, -1]])}
-    assert (column.name, column.size) == ("c_indicator", 3)
-    assert column.transform(X).tolist() == IDENTITY.transform(X).toarray().tolist()
-    assert column.transform(X).tolist() == [[2, 0, 0], [0, 0, 1]]
-    assert column.get_feature_names_out().tolist() == ["c_0", "c_1", "c_2"]
-
-
 def test_automatic_dimension() -> None:
     for num_buckets, dimension in [(1, 6), (2, 7), (16, 12), (81, 16), (10**6, 16)]:
         categorical = fc.categorical_column_with_identity("c", num_buckets)
@@ -106,9 +97,7 @@ def test_initializers_draw_from_the_generator() -> None:
 def test_transform_gives_learned_vectors() -> None:
     column = fc.embedding_column(IDENTITY, 2, combiner="sum", max_norm=5)
     X = {"c": np.array([[0, 1], [2, -1], [-1, -1]])}
-    with pytest.raises(
-        NotFittedError, match="'c_embedding' has no vectors, .*FrozenEstimator"
-    ):
+    with pytest.raises(NotFittedError, match="'c_embedding' has .* .*FrozenEstimator"):
         column.fit(X).transform(X)
     column.weights_ = np.array([[1, 0], [0, 2], [6, 8]], dtype=np.float32)
     assert_allclose(column.transform(X), [[1, 2], [3, 4], [0, 0]])
@@ -137,11 +126,7 @@ def test_parameters_refused() -> None:
     for options, error, message in [
         ({"dimension": 0}, ValueError, "'dimension' of embedding column 'c_embedding'"),
         ({"dimension": 1.5}, TypeError, "'dimension' .*; got 1.5"),
-        (
-            {"combiner": "max"},
-            ValueError,
-            "'combiner' .* one of 'mean', 'sqrtn', 'sum'",
-        ),
+        ({"combiner": "max"}, ValueError, "'combiner' .* of 'mean', 'sqrtn', 'sum'"),
         ({"initializer": "normal"}, TypeError, "'initializer' .* Got 'normal'"),
         (
             {"initializer": init.constant_},

@@ -42,31 +42,6 @@ class Shift:
     __hash__ = None
 
 
-def test_lists_are_equal_by_their_elements() -> None:
-    for a in LISTS.values():
-        for b in LISTS.values():
-            assert same(a, b)
-            assert not same(a, list(b)[::-1])
-            assert not same(list(a)[:1], b)
-
-
-def test_a_list_equals_nothing_else() -> None:
-    for a in LISTS.values():
-        for b in [None, "ab", 5, {"a", "b"}, {"a": 0, "b": 1}]:
-            assert not same(a, b)
-            assert not same(b, a)
-
-
-def test_partial_functions() -> None:
-    made = partial(power, exponents=np.array([1, 2]), scale=2)
-    assert same(made, partial(power, scale=2, exponents=[1, 2]))
-    assert not same(made, partial(power, exponents=[1, 3], scale=2))
-    assert not same(made, partial(power, exponents=[1, 2]))
-    assert not same(made, partial(max, exponents=[1, 2], scale=2))
-    assert not same(made, power)
-    assert not same(power, made)
-
-
 NORMALIZERS = {
     "none": None,
     "name": "standard",

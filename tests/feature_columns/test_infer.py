@@ -36,13 +36,6 @@ def test_array_of_numbers_becomes_one_column() -> None:
         np.testing.assert_allclose(columns.fit_transform(X).mean(axis=0), 0, atol=1e-7)
 
 
-def test_array_of_mixed_objects() -> None:
-    X = np.array([["a", 1.0], ["b", None]], dtype=object)
-    columns = infer_feature_columns(X)
-    assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
-    assert columns.fit(X).encode(X)["x1"].shape == (2, 2)
-
-
 def test_names_that_end_as_encoded_keys_do() -> None:
     for kind in ["dense", "linear"]:
         X = pd.DataFrame({"city": ["Bern", "Oslo"], "city_ids": [17, 19]})
@@ -58,9 +51,7 @@ def test_the_category_minus_one() -> None:
     for kind in ["dense", "linear"]:
         for cells in [pd.Series([-1, 0, 1], dtype="category"), [[-1, 0], [1], [0]]]:
             X = {"c": cells}
-            with pytest.warns(
-                UserWarning, match="'c' holds the integer -1 .* make strings of"
-            ):
+            with pytest.warns(UserWarning, match="'c' holds .* -1 .* make strings of"):
                 columns = infer_feature_columns(X, kind).fit(X)
             assert columns.encode(X)["c_ids"][0, 0] == -1
 

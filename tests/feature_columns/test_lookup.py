@@ -63,15 +63,6 @@ def test_values_and_gradient(factors: Tensor | None, combiner: str) -> None:
         torch.testing.assert_close(gradient.to_dense(), dense[0])
 
 
-def test_a_missing_id_has_no_gradient() -> None:
-    weight = table()
-    row_lookup(weight, torch.tensor([[2, -1], [-1, 1]])).sum().backward()
-    assert weight.grad is not None
-    # It stands for another id of its example.
-    assert weight.grad._indices().tolist() == [[2, 2, 1, 1]]
-    assert weight.grad.to_dense().tolist() == [[0, 0], [1, 1], [1, 1]]
-
-
 def test_an_example_without_ids_touches_row_0_with_zero() -> None:
     """As tf.nn.safe_embedding_lookup_sparse."""
     weight = table()
@@ -92,16 +83,6 @@ def test_max_norm_clips_with_its_gradient() -> None:
     # d(x / |x|) / dx = (1 - x xᵀ / |x|²) / |x| where the row is clipped
     expected = torch.tensor([[0.128, -0.096], [1, 0]], dtype=torch.float64)
     torch.testing.assert_close(gradient.to_dense(), expected)
-
-
-def test_means_are_free_of_the_scale_of_factors() -> None:
-    for combiner in ["mean", "sqrtn"]:
-        for scale in [1e-37, 1e-30, 1e30]:
-            weight, ids = table(dtype=torch.float32), IDS[:1]
-            factors = torch.tensor([[3.0, 4.0, 0.0]])
-            expected = combined_rows(weight, ids, combiner, factors=factors)
-            scaled = combined_rows(weight, ids, combiner, factors=factors * scale)
-            torch.testing.assert_close(scaled, expected, rtol=1e-6, atol=0)
 
 
 def test_gradients_of_several_look_ups_are_put_one_behind_the_other():

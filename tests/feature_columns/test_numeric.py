@@ -97,21 +97,6 @@ def test_automatic_indicators_are_learned() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_1_missing"]
 
 
-def test_not_fitted() -> None:
-    for options, learned in [
-        ({"default_value": "mean"}, "fill"),
-        ({"normalizer": "standard"}, "center"),
-        ({"normalizer": "minmax"}, "center"),
-    ]:
-        with pytest.raises(
-            NotFittedError, match=f"'x' has not learned its {learned} yet"
-        ):
-            encoded(
-                numeric_column("x", **options),
-                [NAN if "default_value" in options else 1],
-            )
-
-
 def test_integers_are_encoded_as_floats_for_int64_means_ids() -> None:
     column = numeric_column("x", dtype="int64")
     assert encoded(column, [1, 2]).dtype == np.float64
@@ -131,11 +116,7 @@ def test_cells_refused() -> None:
         ({}, [1e300], r"'x' holds 1e\+300, which is infinity in dtype float32"),
         ({"shape": 2}, [1.0], r"'x' must have shape \(2,\); got \(1,\)"),
         ({"dtype": "int64"}, [1.5], r"'x' holds 1\.5, which dtype int64 cannot hold"),
-        (
-            {"normalizer": np.log},
-            [1.0, 0.0],
-            "'normalizer' of column 'x' returned NaN or",
-        ),
+        ({"normalizer": np.log}, [1.0, 0.0], "'normalizer' of .* 'x' returned NaN or"),
         ({"normalizer": lambda x: x[:1]}, [1.0, 2.0], "must return an array of shape"),
     ]:
         column = numeric_column("x", **options)
@@ -161,11 +142,7 @@ def test_parameters_refused() -> None:
         ({"default_value": [1, 2]}, ValueError, r"of shape \(1,\), .* got \[1, 2\]"),
         ({"default_value": [NAN]}, ValueError, r"a finite number, .* got \[nan\]"),
         ({"dtype": "float16"}, ValueError, "'dtype' .* must be one of 'float32'"),
-        (
-            {"normalizer": "zscore"},
-            ValueError,
-            "'normalizer' .* must be one of 'standa",
-        ),
+        ({"normalizer": "zscore"}, ValueError, "'normalizer' .* must be .* of 'standa"),
         ({"indicate_missing": "yes"}, ValueError, "'indicate_missing' .* one of True"),
         ({"indicate_missing": True}, ValueError, "no 'default_value' to put in place"),
         (

@@ -80,27 +80,6 @@ def test_numbers_are_those_of_the_paper(dtype: torch.dtype) -> None:
     assert_allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 1e-6)
 
 
-def test_initial_numbers_come_from_the_generator() -> None:
-    fitted = FeatureColumns([periodic_column(PAIR, 9, 4000, scale=0.3)]).fit(X)
-    before = torch.get_rng_state()
-    one, same, other, own = (
-        DenseFeatures(fitted, generator=generator)
-        for generator in (seeded(1), seeded(1), seeded(2), None)
-    )
-    assert torch.equal(torch.get_rng_state(), before)
-    for name, values in one.named_parameters():
-        assert torch.equal(values, same.get_parameter(name))
-        assert not torch.equal(values, other.get_parameter(name))
-        assert not torch.equal(values, own.get_parameter(name))
-    bounds = {"phases": np.pi, "weights": 4000**-0.5, "bias": 4000**-0.5}
-    for name, bound in bounds.items():
-        values = one.get_parameter(f"pair_periodic.{name}").detach().numpy()
-        assert 0.7 * bound < abs(values).max() <= bound
-    frequencies = one.get_parameter("pair_periodic.frequencies").detach().numpy()
-    assert_allclose(frequencies.std(), 0.3, rtol=0.05)
-    assert_allclose(frequencies.mean(), 0, atol=0.02)
-
-
 def network(model: Any = DNNClassifier, **parameters: Any) -> Any:
     settings = {"max_iter": 3, "random_state": 0, "feature_columns": columns()}
     settings |= {"optimizer": "adam", "learning_rate": 0.01}
@@ -158,15 +137,6 @@ def test_a_warm_start_goes_on_from_it() -> None:
         assert_allclose(value(new, name)[at], value(old, name), atol=1e-5)
 
 
-def test_an_export_predicts_the_same(tmp_path: Any) -> None:
-    export = pytest.importorskip("skest.export")
-    pytest.importorskip("onnxruntime")
-    model = network(DNNRegressor, dtype="float64").fit(X, Y * 1.0)
-    path = model.export(tmp_path)
-    found = export.load(path).predict(X)
-    assert_allclose(np.ravel(found), model.predict(X), atol=1e-5)
-
-
 def test_linear_models_refuse_it() -> None:
     message = "Column 'age_periodic' .* LinearFeatures cannot take.*bucketized_column"
     with pytest.raises(ValueError, match=message):
@@ -194,12 +164,7 @@ def test_parameters_refused() -> None:
         (AGE, {"dimension": 1}, ValueError, "'dimension' of periodic column 'age'"),
         (AGE, {"dimension": 2.5}, TypeError, "'dimension' of periodic column 'age'"),
         (AGE, {"n_frequencies": 0}, ValueError, "'n_frequencies' of periodic column"),
-        (
-            AGE,
-            {"scale": 0},
-            ValueError,
-            "'scale' of periodic column 'age' must be a fi",
-        ),
+        (AGE, {"scale": 0}, ValueError, "'scale' of periodic column 'age' .* be a fi"),
         (AGE, {"scale": "auto"}, TypeError, "'scale' of periodic column 'age'"),
     ]:
         with pytest.raises(error, match=message):

@@ -7,8 +7,6 @@ import polars as pl
 import pytest
 
 from skest import feature_columns as fc
-from skest.feature_columns.cells import factorize
-from skest.feature_columns.ragged import split
 from skest.feature_columns.table import Table
 
 
@@ -26,13 +24,6 @@ def test_lists_of_integers() -> None:
         column = fc.categorical_column_with_identity("c", 8)
         ids = column.encode({"c": cells})["c_ids"]
         assert ids[:, :2].tolist() == [[7, -1], [-1, -1], [5, -1]]
-
-
-def test_lists_are_one_bag() -> None:
-    column = fc.indicator_column(fc.categorical_column_with_vocabulary_list("c"))
-    X = {"c": [["b", "a", "b"], ["z"], [], ["a"]]}
-    column.fit({"c": [["b", "a"], ["a"]]})
-    assert column.transform(X).tolist() == [[1, 2], [0, 0], [0, 0], [1, 0]]
 
 
 def test_no_lists_of_categories() -> None:
@@ -58,22 +49,6 @@ def test_lists_of_several_lengths_are_no_numbers() -> None:
     message = "'x' must hold numbers, .* got lists of 0 to 2 values.*sequence_numeric"
     with pytest.raises(ValueError, match=message):
         fc.numeric_column("x").encode({"x": [[1.0], [2.0, 3.0], None]})
-
-
-def split_values(values: Any, delimiter: str = "|") -> list[list[str]]:
-    codes, distinct = split(factorize(np.array(values), "c"), delimiter, "c")
-    return [[distinct[code] for code in row if code >= 0] for row in codes]
-
-
-def test_split() -> None:
-    for values, delimiter, expected in [
-        (["a|b|c", "b"], "|", [["a", "b", "c"], ["b"]]),
-        (["", "|", "a||b|"], "|", [[], [], ["a", "b"]]),
-        (["a, b", "b,a"], ", ", [["a", "b"], ["b,a"]]),
-        ([["a|b"], ["b"]], "|", [["a", "b"], ["b"]]),
-        (["a.b"], ".", [["a", "b"]]),
-    ]:
-        assert split_values(values, delimiter) == expected
 
 
 def test_split_of_nothing_but_missing_cells() -> None:

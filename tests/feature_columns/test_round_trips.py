@@ -247,8 +247,6 @@ def test_numbers_that_become_infinite_are_refused(column: Any) -> None:
 
 def test_numbers_that_become_infinite_in_the_type_of_the_network() -> None:
     column = fc.numeric_column("a", dtype="float64")
-    with pytest.raises(
-        ValueError, match="'a' holds a number that is infinite .*float32"
-    ):
+    with pytest.raises(ValueError, match="'a' holds a number .* is infinite .*float32"):
         fc.FeatureColumns([column]).encode({"a": [1e300]})
     assert column.transform({"a": [1e300]}) == 1e300

@@ -138,11 +138,7 @@ def test_bad_cells() -> None:
             "'x' holds NaN",
         ),
         (fc.sequence_numeric_column("x"), [[1.0, np.inf]], "'x' holds inf"),
-        (
-            fc.sequence_numeric_column("x"),
-            [["1"]],
-            "'x' must hold numbers; got the string",
-        ),
+        (fc.sequence_numeric_column("x"), [["1"]], "'x' must hold numbers; .* string"),
         (
             fc.sequence_numeric_column("x"),
             [[[1, 2]], [[3, 4]]],
@@ -171,9 +167,7 @@ def test_sequences_are_no_plain_matrix() -> None:
         VOCABULARY,
     ]:
         for transformer in (column, fc.FeatureColumns([column])):
-            with pytest.raises(
-                ValueError, match=r"is a sequence and cannot .* plain matrix"
-            ):
+            with pytest.raises(ValueError, match=r"is a .* and cannot .* plain matrix"):
                 transformer.transform({"c": np.array([[1.0]])})
 
 
@@ -233,19 +227,6 @@ def test_inferred_from_arrays() -> None:
     assert column.length_key == "c_ids_length"
 
 
-def test_delimiter() -> None:
-    for make in [
-        lambda **o: fc.sequence_categorical_column_with_vocabulary_list(
-            "c", ["a", "b"], **o
-        ),
-        lambda **o: fc.sequence_categorical_column_with_hash_bucket("c", 2**30, **o),
-    ]:
-        lists = make().encode({"c": [["a", "", "b"], ["b"], [], ["a", "b"]]})
-        strings = make(delimiter="|").encode({"c": ["a||b", "b|", None, "a|b|"]})
-        for key, values in lists.items():
-            np.testing.assert_array_equal(strings[key], values)
-
-
 STEP_IDENTITY = fc.sequence_categorical_column_with_identity("k", 3)
 STEPS = {"k": [[0, 2], [], [1, -1, 1]], "x": [[0.5, 1.5], [], [1.0, 2.0, 3.0]]}
 
@@ -295,10 +276,7 @@ def test_columns_refused() -> None:
             lambda: fc.DenseFeatures([fc.indicator_column(STEP_IDENTITY)]),
             "'k_indicator' is a sequence, which DenseFeatures cannot take.*without 'seq",
         ),
-        (
-            lambda: fc.LinearFeatures([STEP_IDENTITY]),
-            "'k' is a sequence, which LinearFeatures cannot take",
-        ),
+        (lambda: fc.LinearFeatures([STEP_IDENTITY]), "'k' is a sequence, .* take"),
         (
             lambda: fc.SequenceFeatures([fc.numeric_column("x")]),
             "'x' is no sequence, which SequenceFeatures requires.*context column",

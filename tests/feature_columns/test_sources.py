@@ -90,12 +90,6 @@ def test_sparse_matrices_of_every_form_are_the_same() -> None:
             assert encoded[f"{key}_ids"].tolist() == [[1, -1], [0, 2], [-1, -1]]
 
 
-def test_masked_integers_stay_exact() -> None:
-    large = 2**60 + 1
-    cells = Table({"c": np.ma.masked_equal([large, 5], 5)}).factorized("c")
-    assert values_of(cells) == [large, None]
-
-
 def test_integers_in_lists_with_gaps() -> None:
     for large in [2**50 + 1, 2**60 + 1]:
         cells = [[large, None], [3, large + 1], None]
@@ -110,9 +104,7 @@ def test_integers_in_lists_with_gaps() -> None:
         ]:
             table = Table({"c": column})
             if large > 2**53:  # gaps make floats of them
-                with pytest.raises(
-                    ValueError, match="too large to be exact as a float"
-                ):
+                with pytest.raises(ValueError, match="too large to be exact .* float"):
                     table.factorized("c")
             else:
                 expected = [[large, None], [3, large + 1], [None, None]]

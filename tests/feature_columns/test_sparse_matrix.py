@@ -36,18 +36,6 @@ def test_encode() -> None:
     assert_array_equal(encoded["x_ids_values"], values)
 
 
-def test_parts_are_padded_by_themselves() -> None:
-    X = scipy.sparse.csr_array(np.tril(np.ones((4, 4), dtype=np.float32)))
-    columns = FeatureColumns([SparseMatrixColumn()]).fit(X)
-    whole = columns.encode(X)
-    assert sum(values.nbytes for values in whole.values()) == 4 * 4 * 12
-    for n_rows in (1, 2, 3):
-        part = columns.encode(X[:n_rows])
-        for key, values in part.items():
-            assert values.shape == (n_rows, n_rows)
-            assert_array_equal(values, whole[key][:n_rows, :n_rows])
-
-
 def test_transform_is_sparse_and_scaled() -> None:
     column = SparseMatrixColumn().fit(X)
     matrix = column.transform(X)
@@ -56,16 +44,6 @@ def test_transform_is_sparse_and_scaled() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_2", "x_3"]
     assert_array_equal(column.transform(DENSE).toarray(), matrix.toarray())
     assert_allclose(indicator_column(SparseMatrixColumn()).fit_transform(X), SCALED)
-
-
-def test_one_entry_of_a_dictionary() -> None:
-    column = SparseMatrixColumn("words")
-    made = FeatureColumns([numeric_column("age"), column])
-    cells = {"words": X, "age": np.arange(4.0)}
-    encoded = made.fit(cells).encode(cells)
-    assert list(encoded) == ["age", "words_ids", "words_ids_values"]
-    assert encoded["words_ids_values"].dtype == torch.float32
-    assert made.transform(cells).shape == (4, 5)
 
 
 def test_linear_is_a_product() -> None:

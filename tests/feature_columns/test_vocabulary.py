@@ -5,8 +5,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.testing import assert_array_equal
-from sklearn.exceptions import NotFittedError
-from sklearn.utils import murmurhash3_32
 
 from skest import DNNClassifier
 from skest.feature_columns import (
@@ -22,175 +20,135 @@ def ids(column: Any, values: Any) -> list[Any]:
     return column.encode({"c": values})["c_ids"].tolist()
 
 
-class TestVocabularyList:
-    def test_given(self) -> None:
-        column = categorical_column_with_vocabulary_list("c", ["b", "a"])
-        assert ids(column, ["a", "b", "z", ""]) == [[1], [0], [-1], [-1]]
-        assert column.get_feature_names_out().tolist() == ["c_b", "c_a"]
+def test_the_empty_string_is_missing_even_in_the_vocabulary() -> None:
+    strings = categorical_column_with_vocabulary_list("c", ["", "a"])
+    assert ids(strings, ["", "a"]) == [[-1], [1]]
 
-    def test_the_empty_string_is_missing_even_in_the_vocabulary(self) -> None:
-        strings = categorical_column_with_vocabulary_list("c", ["", "a"])
-        assert ids(strings, ["", "a"]) == [[-1], [1]]
 
-    def test_default_value(self) -> None:
-        column = categorical_column_with_vocabulary_list(
-            "c", ["b", "a"], default_value=1
-        )
-        assert ids(column, ["z", "b", None]) == [[1], [0], [-1]]
-
-    def test_oov_buckets(self) -> None:
-        for vocabulary, values in [
-            (["b", "a"], ["zz", "b", None]),
-            ([7, 8], [99, 7, -1]),
-        ]:
-            column = categorical_column_with_vocabulary_list(
-                "c", vocabulary, num_oov_buckets=10
-            )
-            spread = murmurhash3_32(str(values[0]), positive=True) % 10
-            assert ids(column, values) == [[2 + spread], [0], [-1]]
-            assert column.num_buckets == 12
-            assert column.get_feature_names_out()[-1] == "c_oov9"
-
-    def test_a_value_with_the_name_of_a_bucket(self) -> None:
-        column = categorical_column_with_vocabulary_list(
-            "c", ["oov0", "_oov1", "a"], num_oov_buckets=2
-        )
-        names = column.get_feature_names_out().tolist()
-        assert names == ["c_oov0", "c__oov1", "c_a", "c___oov0", "c___oov1"]
-        column.set_output(transform="polars")
-        assert column.transform({"c": ["oov0"]}).columns == names
-
-    def test_learned(self) -> None:
-        for values, expected in [
-            (["b", "a", "b", None, ""], ["a", "b"]),
-            ([30, 4, -1, 30], [4, 30]),
-            ([True, False], ["False", "True"]),
-            (pd.Series(["b", "a"], dtype="category").iloc[:1], ["b"]),
-            (np.array([["b", "a"], ["", "b"]]), ["a", "b"]),
-        ]:
-            column = categorical_column_with_vocabulary_list("c").fit({"c": values})
-            assert column.vocabulary_ == {value: i for i, value in enumerate(expected)}
-
-    def test_frequent_ones_are_learned(self) -> None:
-        for options, expected in [
-            ({"min_frequency": 2}, ["a", "b", "d"]),
-            ({"max_categories": 2}, ["b", "d"]),
-            ({"max_categories": 3, "min_frequency": 2}, ["a", "b", "d"]),
-            ({"max_categories": 9}, ["a", "b", "c", "d"]),
-        ]:
-            column = categorical_column_with_vocabulary_list("c", **options)
-            column.fit({"c": list("ddd" + "bbb" + "aa" + "c")})
-            assert list(column.vocabulary_) == expected
-
-    @pytest.mark.parametrize(
-        ("min_frequency", "expected"),
-        [(0.3, ["b", "d"]), (0.31, []), (0.2, ["a", "b", "d"]), (0.1, list("abcd"))],
+def test_a_value_with_the_name_of_a_bucket() -> None:
+    column = categorical_column_with_vocabulary_list(
+        "c", ["oov0", "_oov1", "a"], num_oov_buckets=2
     )
-    def test_share_of_all_rows(self, min_frequency: float, expected: list[str]) -> None:
-        column = categorical_column_with_vocabulary_list(
-            "c", min_frequency=min_frequency
-        )
-        X = {"c": [*"dddbbbaac", None]}
-        if not expected:
-            with pytest.raises(ValueError, match=r"\(min_frequency=0.31\)"):
-                column.fit(X)
-            return
-        assert list(column.fit(X).vocabulary_) == expected
+    names = column.get_feature_names_out().tolist()
+    assert names == ["c_oov0", "c__oov1", "c_a", "c___oov0", "c___oov1"]
+    column.set_output(transform="polars")
+    assert column.transform({"c": ["oov0"]}).columns == names
 
-    def test_a_cell_of_several_values_counts_once(self) -> None:
-        for cells in [
-            [["a", "b"], ["a"], [], None, ["c", "b", "b"]],
-            np.array([["a", "b", ""], ["a", "", ""], [""] * 3, [""] * 3, list("cbb")]),
-            ["a|b", "a", "", None, "c|b||b"],
-        ]:
-            delimiter = "|" if isinstance(cells[0], str) else None
-            for min_frequency, expected in ((0.4, ["a", "b"]), (0.41, ["b"])):
-                column = categorical_column_with_vocabulary_list(
-                    "c", min_frequency=min_frequency, delimiter=delimiter
-                )
-                assert list(column.fit({"c": cells}).vocabulary_) == expected
 
-    def test_the_weight_of_a_row_counts_for_each_of_its_values(self) -> None:
-        column = categorical_column_with_vocabulary_list(
-            "c", min_frequency=2, delimiter="|"
-        )
-        column.fit({"c": ["a|b|b", "c|a", "d"]}, sample_weight=[1, 1, 2])
-        assert list(column.vocabulary_) == ["a", "b", "d"]
+def test_learned() -> None:
+    for values, expected in [
+        (["b", "a", "b", None, ""], ["a", "b"]),
+        ([30, 4, -1, 30], [4, 30]),
+        ([True, False], ["False", "True"]),
+        (pd.Series(["b", "a"], dtype="category").iloc[:1], ["b"]),
+        (np.array([["b", "a"], ["", "b"]]), ["a", "b"]),
+    ]:
+        column = categorical_column_with_vocabulary_list("c").fit({"c": values})
+        assert column.vocabulary_ == {value: i for i, value in enumerate(expected)}
 
-    def test_not_fitted(self) -> None:
-        column = categorical_column_with_vocabulary_list("c")
-        with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
-            column.encode({"c": ["a"]})
-        with pytest.raises(NotFittedError, match="or give 'vocabulary_list'"):
-            column.num_buckets  # noqa: B018
 
-    def test_cells_refused(self) -> None:
-        for column, values, message in [
-            (("c", ["a"]), [1], "type 'string', .*'c'; got 1 of type 'int64'"),
-            (("c", [1]), ["a"], "type 'int64', .*'c'; got 'a' of type 'string'"),
-            (("c",), [None, ""], "'c' has no value that occurs often enough"),
-        ]:
-            with pytest.raises(ValueError, match=message):
-                categorical_column_with_vocabulary_list(*column).fit({"c": values})
+def test_frequent_ones_are_learned() -> None:
+    for options, expected in [
+        ({"min_frequency": 2}, ["a", "b", "d"]),
+        ({"max_categories": 2}, ["b", "d"]),
+        ({"max_categories": 3, "min_frequency": 2}, ["a", "b", "d"]),
+        ({"max_categories": 9}, ["a", "b", "c", "d"]),
+    ]:
+        column = categorical_column_with_vocabulary_list("c", **options)
+        column.fit({"c": list("ddd" + "bbb" + "aa" + "c")})
+        assert list(column.vocabulary_) == expected
 
-    def test_type_of_cells_is_learned(self) -> None:
-        column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
-        with pytest.raises(ValueError, match="vocabulary of column 'c'; got 1 of type"):
-            column.encode({"c": [1]})
-        assert ids(column, pd.Series([np.nan])) == [[-1]]
 
-    def test_parameters_refused(self) -> None:
-        for options, error, message in [
-            ({"vocabulary_list": []}, ValueError, "non-empty list"),
-            (
-                {"vocabulary_list": "abc"},
-                TypeError,
-                "a list of values, .* the str 'abc'",
-            ),
-            ({"vocabulary_list": {"a"}}, TypeError, "a list .* whose order .* the set"),
-            (
-                {"vocabulary_list": [1.0]},
-                ValueError,
-                "either of strings or of integers",
-            ),
-            (
-                {"vocabulary_list": np.array([1, -1])},
-                ValueError,
-                "'vocabulary_list' of .* 'c' must not hold -1, .* make strings of the",
-            ),
-            ({"vocabulary_list": ["a", "a"]}, ValueError, "no duplicates; got 'a'"),
-            (
-                {"dtype": "float32"},
-                ValueError,
-                "'dtype' .* must be one of None, 'string'",
-            ),
-            (
-                {"vocabulary_list": ["a"], "dtype": "int64"},
-                ValueError,
-                "is 'int64', but",
-            ),
-            (
-                {"vocabulary_list": ["a"], "default_value": 1},
-                ValueError,
-                "less than the size of the vocabulary, 1; got 1",
-            ),
-            ({"num_oov_buckets": 1, "default_value": 0}, ValueError, "use one of them"),
-            ({"min_frequency": 0}, ValueError, "'min_frequency' .* at least 1"),
-            ({"min_frequency": 1.0}, ValueError, "'min_frequency' .* between 0 and 1"),
-            ({"max_categories": 0}, ValueError, "'max_categories' .* at least 1"),
-            (
-                {"vocabulary_list": ["a"], "max_categories": 3},
-                ValueError,
-                "no meaning when 'vocabulary_list' is given",
-            ),
-        ]:
-            with pytest.raises(error, match=message):
-                categorical_column_with_vocabulary_list("c", **options)
+@pytest.mark.parametrize(
+    ("min_frequency", "expected"),
+    [(0.3, ["b", "d"]), (0.31, []), (0.2, ["a", "b", "d"]), (0.1, list("abcd"))],
+)
+def test_share_of_all_rows(min_frequency: float, expected: list[str]) -> None:
+    column = categorical_column_with_vocabulary_list("c", min_frequency=min_frequency)
+    X = {"c": [*"dddbbbaac", None]}
+    if not expected:
+        with pytest.raises(ValueError, match=r"\(min_frequency=0.31\)"):
+            column.fit(X)
+        return
+    assert list(column.fit(X).vocabulary_) == expected
 
-    def test_default_value_beyond_what_was_learned(self) -> None:
-        column = categorical_column_with_vocabulary_list("c", default_value=3)
-        with pytest.raises(ValueError, match="size of the vocabulary, 1; got 3"):
-            column.fit({"c": ["a"]})
+
+def test_a_cell_of_several_values_counts_once() -> None:
+    for cells in [
+        [["a", "b"], ["a"], [], None, ["c", "b", "b"]],
+        np.array([["a", "b", ""], ["a", "", ""], [""] * 3, [""] * 3, list("cbb")]),
+        ["a|b", "a", "", None, "c|b||b"],
+    ]:
+        delimiter = "|" if isinstance(cells[0], str) else None
+        for min_frequency, expected in ((0.4, ["a", "b"]), (0.41, ["b"])):
+            column = categorical_column_with_vocabulary_list(
+                "c", min_frequency=min_frequency, delimiter=delimiter
+            )
+            assert list(column.fit({"c": cells}).vocabulary_) == expected
+
+
+def test_the_weight_of_a_row_counts_for_each_of_its_values() -> None:
+    column = categorical_column_with_vocabulary_list(
+        "c", min_frequency=2, delimiter="|"
+    )
+    column.fit({"c": ["a|b|b", "c|a", "d"]}, sample_weight=[1, 1, 2])
+    assert list(column.vocabulary_) == ["a", "b", "d"]
+
+
+def test_cells_refused() -> None:
+    for column, values, message in [
+        (("c", ["a"]), [1], "type 'string', .*'c'; got 1 of type 'int64'"),
+        (("c", [1]), ["a"], "type 'int64', .*'c'; got 'a' of type 'string'"),
+        (("c",), [None, ""], "'c' has no value that occurs often enough"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            categorical_column_with_vocabulary_list(*column).fit({"c": values})
+
+
+def test_type_of_cells_is_learned() -> None:
+    column = categorical_column_with_vocabulary_list("c").fit({"c": ["a"]})
+    with pytest.raises(ValueError, match="vocabulary of column 'c'; got 1 of type"):
+        column.encode({"c": [1]})
+    assert ids(column, pd.Series([np.nan])) == [[-1]]
+
+
+def test_parameters_refused() -> None:
+    for options, error, message in [
+        ({"vocabulary_list": []}, ValueError, "non-empty list"),
+        ({"vocabulary_list": "abc"}, TypeError, "a list of values, .* the str 'abc'"),
+        ({"vocabulary_list": {"a"}}, TypeError, "a list .* whose order .* the set"),
+        ({"vocabulary_list": [1.0]}, ValueError, "either of strings or of integers"),
+        (
+            {"vocabulary_list": np.array([1, -1])},
+            ValueError,
+            "'vocabulary_list' of .* 'c' must not hold -1, .* make strings of the",
+        ),
+        ({"vocabulary_list": ["a", "a"]}, ValueError, "no duplicates; got 'a'"),
+        ({"dtype": "float32"}, ValueError, "'dtype' .* must be one of None, 'string'"),
+        ({"vocabulary_list": ["a"], "dtype": "int64"}, ValueError, "is 'int64', but"),
+        (
+            {"vocabulary_list": ["a"], "default_value": 1},
+            ValueError,
+            "less than the size of the vocabulary, 1; got 1",
+        ),
+        ({"num_oov_buckets": 1, "default_value": 0}, ValueError, "use one of them"),
+        ({"min_frequency": 0}, ValueError, "'min_frequency' .* at least 1"),
+        ({"min_frequency": 1.0}, ValueError, "'min_frequency' .* between 0 and 1"),
+        ({"max_categories": 0}, ValueError, "'max_categories' .* at least 1"),
+        (
+            {"vocabulary_list": ["a"], "max_categories": 3},
+            ValueError,
+            "no meaning when 'vocabulary_list' is given",
+        ),
+    ]:
+        with pytest.raises(error, match=message):
+            categorical_column_with_vocabulary_list("c", **options)
+
+
+def test_default_value_beyond_what_was_learned() -> None:
+    column = categorical_column_with_vocabulary_list("c", default_value=3)
+    with pytest.raises(ValueError, match="size of the vocabulary, 1; got 3"):
+        column.fit({"c": ["a"]})
 
 
 def test_columns_with_other_options_have_ids_of_their_own():

@@ -9,7 +9,6 @@ from sklearn.base import clone
 from skest.feature_columns import (
     FeatureColumns,
     categorical_column_with_vocabulary_file,
-    categorical_column_with_vocabulary_list,
     embedding_column,
     sequence_categorical_column_with_vocabulary_file,
 )
@@ -64,16 +63,6 @@ def test_integers(path: Path) -> None:
     assert ids(column, [-3, 5, 7, -1]) == [[1], [-1], [0], [-1]]
 
 
-def test_same_as_a_list(path: Path) -> None:
-    path.write_text("ant\nbee\n")
-    of_file = categorical_column_with_vocabulary_file("c", str(path), delimiter="|")
-    of_list = categorical_column_with_vocabulary_list("c", ["ant", "bee"])
-    X = {"c": ["bee|ant", "zebra||bee"]}
-    assert ids(of_file, X["c"]) == [[1, 0, -1], [-1, -1, 1]]
-    parts = [cell.split("|") for cell in X["c"]]
-    assert ids(of_list, parts) == [[1, 0, -1], [-1, -1, 1]]
-
-
 def test_read_by_fit_and_never_again(path: Path) -> None:
     path.write_text("ant\nbee\n")
     given = categorical_column_with_vocabulary_file("c", path)
@@ -106,11 +95,7 @@ def test_files_refused(path: Path) -> None:
         (b"a\n\n\n", {}, "no duplicates; lines 2 and 3 hold ''"),
         (b"7\n07\n", {"dtype": "int64"}, "no duplicates; lines 1 and 2 hold 7"),
         (b"7\nx\n", {"dtype": "int64"}, "integers of 64 bits, .*; line 2 is 'x'"),
-        (
-            b"7\n-1\n",
-            {"dtype": "int64"},
-            "column 'c' must not hold -1, which means miss",
-        ),
+        (b"7\n-1\n", {"dtype": "int64"}, "column 'c' must not .* -1, which means miss"),
         ("\u0665".encode(), {"dtype": "int64"}, "line 1 is '\u0665'"),
         (b"9223372036854775808", {"dtype": "int64"}, "line 1 is '9223372036854775808'"),
         (b"a\nb\xff\n", {}, "is not in UTF-8; line 2 has the byte 0xff"),

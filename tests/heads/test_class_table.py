@@ -87,23 +87,10 @@ def test_every_class_has_its_own_interval(weights: list[float], n: int) -> None:
     assert sampled.shape == (n,) and 0 <= sampled.min() <= sampled.max() < len(weights)
 
 
-def test_the_generator_decides() -> None:
-    before = torch.get_rng_state()
-    made, again = table(50), table(50)
-    x = batch()[0]
-    assert torch.equal(made(x)["sampled"], again(x)["sampled"])
-    assert not torch.equal(made(x)["sampled"], table(50)(x)["sampled"])
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_wrong_distributions() -> None:
     for distribution, error, match in [
         ("zipf", ValueError, "must be one of 'log_uniform', 'uniform'; got 'zipf'"),
-        (
-            [1.0, 2.0],
-            ValueError,
-            r"each of the 3 classes; got an array of shape \(2,\)",
-        ),
+        ([1.0, 2.0], ValueError, r"each of the 3 classes; .* an array of shape \(2,\)"),
         ([1, 0, 3], ValueError, "above 1e-15 of their sum; got 0 for class 1"),
         ([1, 1e-17, 1], ValueError, "got 1e-17 for class 1.*a small count, such as 1"),
         (["a", "b", "c"], TypeError, "frequencies of the classes as numbers; got"),
@@ -153,16 +140,3 @@ def test_gradients_have_the_rows_of_labels_and_draws_only() -> None:
         assert parameter.grad is not None and parameter.grad.is_sparse
         rows = parameter.grad.coalesce().indices()[0]
         assert set(rows.tolist()) == touched
-
-
-# The module
-
-
-def test_initial_values() -> None:
-    made = ClassTable(50, 80, 5, generator=generator())
-    limit = math.sqrt(6 / (50 + 80))  # Glorot
-    assert made.weight.abs().max() <= limit
-    assert made.weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.05)
-    assert not made.bias.any()
-    again = ClassTable(50, 80, 5, generator=generator())
-    assert torch.equal(made.weight, again.weight)

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all heads have in common."""
 
-import copy
 import functools
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -80,39 +78,6 @@ def test_containers(make: Make, labels: Any) -> None:
     torch.testing.assert_close(own, encoded, rtol=0, atol=0)
 
 
-SEQUENCES: dict[str, tuple[Head, Any]] = {
-    "binary": (BinaryClassHead(), [[0, 1, 1], [1, 0, 1]]),
-    "names": (
-        BinaryClassHead(label_vocabulary=["no", "yes"]),
-        [["no", "yes", "no"], ["no", "no", "yes"]],
-    ),
-    "multi_class": (MultiClassHead(3), [[0, 1, 2], [1, 0, 1]]),
-    "regression": (RegressionHead(), [[0.5, 1.0, 2.0], [1.0, -1.0, 0.0]]),
-    "tensor": (PoissonRegressionHead(), torch.tensor([[0, 3, 7], [1, 1, 0]])),
-}
-
-
-@pytest.mark.parametrize(("head", "labels"), SEQUENCES.values(), ids=SEQUENCES.keys())
-def test_one_column_may_be_left_out_of_more_dimensions(head: Head, labels: Any) -> None:
-    n = head.logits_dimension
-    logits = torch.randn(2, 3, n, generator=torch.Generator().manual_seed(0))
-    whole = np.asarray(labels)[..., np.newaxis]
-    expected = head.loss(whole, logits)
-    assert head.loss(labels, logits) == expected
-    spec = head.create_estimator_spec({}, ModeKeys.EVAL, torch.nn.Identity(), labels)
-    assert spec.encode_labels and spec.loss and spec.update_metrics
-    encoded = spec.encode_labels(labels)
-    assert spec.loss(encoded, logits, None) == expected
-    raw, tensors, wide = head.metrics(), head.metrics(), head.metrics()
-    head.update_metrics(raw, labels, logits)
-    spec.update_metrics(tensors, encoded, logits, None)
-    head.update_metrics(wide, whole, logits)
-    for metrics in (raw, tensors):
-        assert {k: m.compute() for k, m in metrics.items()} == {
-            k: m.compute() for k, m in wide.items()
-        }
-
-
 @each_head
 def test_labels_are_needed(make: Make, labels: Any) -> None:
     head = make()
@@ -170,34 +135,6 @@ def test_logits_are_checked(make: Make, labels: Any) -> None:
 
 
 # Losses and types
-
-
-@each_head
-def test_the_type_of_the_logits_rules(make: Make, labels: Any) -> None:
-    for dtype in [torch.float32, torch.float64]:
-        head = make(weight_column="w")
-        logits = logits_for(head, dtype=dtype)
-        features = {"w": np.array([1, 2, 3])}
-        assert head.loss(labels, logits, features).dtype == dtype
-        predictions = head.predictions(logits)
-        for key in ("logits", "probabilities", "logistic", "predictions"):
-            assert key not in predictions or predictions[key].dtype == dtype
-
-
-@each_head
-def test_checked_and_unchecked_way_agree(make: Make, labels: Any) -> None:
-    head = make(weight_column="w")
-    logits, features = logits_for(head), {"w": [1.0, 0.0, 2.0]}
-    encoded = head.encode_features(features, {"x": torch.ones(3)})
-    assert set(encoded) == {"x", head.weight_key}
-    loss = head.compute_loss(head.encode_labels(labels), logits, encoded)
-    assert loss == head.loss(labels, logits, features)
-    raw, tensors = head.metrics(), head.metrics()
-    head.update_metrics(raw, labels, logits, features)
-    head.update_metrics(tensors, head.encode_labels(labels), logits, encoded)
-    assert {k: m.compute() for k, m in raw.items()} == {
-        k: m.compute() for k, m in tensors.items()
-    }
 
 
 @each_head
@@ -295,9 +232,7 @@ def test_constant_tensors_are_losses_and_those_of_variables_are_refused() -> Non
     )
     assert found["regularization_loss"] == 7
     assert_allclose(found["loss"], found["average_loss"] + 7, rtol=1e-6)
-    with pytest.raises(
-        TypeError, match=r"such as lambda: .* A tensor .* computed once"
-    ):
+    with pytest.raises(TypeError, match=r"such as lambda: .* tensor .* computed once"):
         Estimator(of_tensors, params={"of_variables": True}).train(lambda: data)
 
 
@@ -329,9 +264,7 @@ def test_arguments_of_loss_fn() -> None:
         lambda labels: labels,
         lambda labels, logits, w: labels,
     ]:
-        with pytest.raises(
-            ValueError, match="'loss_fn' of RegressionHead must have the arg"
-        ):
+        with pytest.raises(ValueError, match="'loss_fn' of RegressionHead must .* arg"):
             RegressionHead(loss_fn=loss_fn)
 
 
@@ -347,9 +280,7 @@ def test_loss_fn_must_keep_the_rows() -> None:
             return reduce(absolute_error(labels, logits))
 
         head = RegressionHead(2, loss_fn=loss_fn)
-        with pytest.raises(
-            ValueError, match=r"one loss per example, of shape \(3, 1\)"
-        ):
+        with pytest.raises(ValueError, match=r"one loss .* example, of shape \(3, 1\)"):
             head.loss(np.zeros((3, 2)), torch.zeros(3, 2))
 
 
@@ -374,27 +305,21 @@ def test_weights_from_a_column() -> None:
     assert head.weight_key == "r/weights"
     encoded = head.encode_features({"w": [0.1, 0.3], "x": [0, 0]}, {})
     assert_allclose(encoded["r/weights"], [[1.0], [3.0]])
-    with pytest.raises(
-        ValueError, match="RegressionHead 'r' needs its weight_column 'w'"
-    ):
+    with pytest.raises(ValueError, match="RegressionHead 'r' .* its weight_column 'w'"):
         head.encode_features({"x": [1.0]}, {})
 
 
 def test_weights_must_be_there() -> None:
     for features in [None, {"x": [1.0]}, pd.DataFrame({"x": [1.0]})]:
         head = RegressionHead(weight_column="w")
-        with pytest.raises(
-            ValueError, match="needs its weight_column 'w' among the feat"
-        ):
+        with pytest.raises(ValueError, match="needs its weight_column 'w' .* the feat"):
             head.loss([1.0], torch.zeros(1, 1), features)
 
 
 def test_weights_must_be_finite() -> None:
     for value in [np.nan, np.inf]:
         head = RegressionHead(weight_column="w")
-        with pytest.raises(
-            ValueError, match=r"column 'w', must be finite; got \w+ in row 1"
-        ):
+        with pytest.raises(ValueError, match=r"column 'w', must .* got \w+ in row 1"):
             head.encode_features({"w": [1.0, value]}, {})
 
 
@@ -412,9 +337,7 @@ def test_shapes_of_weights() -> None:
 
 def test_weight_column_is_a_key_or_a_column() -> None:
     for column in [1, ["w"]]:
-        with pytest.raises(
-            TypeError, match="'weight_column' of RegressionHead must be"
-        ):
+        with pytest.raises(TypeError, match="'weight_column' of RegressionHead .* be"):
             RegressionHead(weight_column=column)
 
 
@@ -431,17 +354,3 @@ def test_only_the_keys_asked_for(make: Make, labels: Any) -> None:
     assert head.predictions(logits, keys=[]) == {}
     with pytest.raises(ValueError, match=f"no prediction 'odds'; it has .*{key}"):
         head.predictions(logits, keys=["odds"])
-
-
-# The object
-
-
-@each_head
-def test_copies_and_pickles(make: Make, labels: Any) -> None:
-    head = make(weight_column="w", name="h")
-    logits, features = logits_for(head), {"w": [1.0, 2.0, 3.0]}
-    for twin in (copy.deepcopy(head), pickle.loads(pickle.dumps(head))):
-        assert repr(twin) == repr(head)
-        assert twin.loss(labels, logits, features) == head.loss(
-            labels, logits, features
-        )

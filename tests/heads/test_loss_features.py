@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import torch
 from torch import Tensor
@@ -15,7 +14,7 @@ from skest import DNNEstimator, Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
-from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 
@@ -35,26 +34,6 @@ def head(**options: Any) -> RegressionHead:
 
 
 # Raw features
-
-
-def test_loss_and_metrics_of_raw_features() -> None:
-    for features in [
-        {"scale": SCALE},
-        {"scale": SCALE[:, np.newaxis]},
-        {"scale": torch.tensor(SCALE)},
-        {"scale": torch.tensor(SCALE), "city": np.array(["a", "b", "c"])},
-        pd.DataFrame({"scale": SCALE, "city": ["a", None, "c"]}),
-        pl.DataFrame({"scale": SCALE, "city": ["a", "b", "c"]}),
-    ]:
-        logits = LOGITS.clone().requires_grad_()
-        loss = head().loss(LABELS, logits, features)
-        assert loss.item() == pytest.approx(LOSS) and loss.dtype == torch.float32
-        loss.backward()
-        assert logits.grad is not None
-        assert logits.grad.ravel().tolist() == pytest.approx((SCALE / 3).tolist())
-        metrics = head().metrics()
-        head().update_metrics(metrics, LABELS, LOGITS, features)
-        assert metrics["average_loss"].compute() == pytest.approx(LOSS)
 
 
 def test_what_the_function_gets() -> None:
@@ -187,25 +166,3 @@ def test_fit_on_numbers_only(X: Any, name: str) -> None:
     assert results["average_loss"] == pytest.approx(
         np.asarray(X)[:, 0].mean(), rel=1e-5
     )
-
-
-# Several heads
-
-
-def several(**options: Any) -> MultiHead:
-    return MultiHead([head(name="a", **options), BinaryClassHead(name="b")])
-
-
-def test_a_head_among_several() -> None:
-    labels = {"a": [0.0, None, 0.0], "b": [0, 1, 1]}
-    logits = torch.cat([LOGITS, torch.zeros(3, 1)], dim=1)
-    loss = several().loss(labels, logits, {"scale": SCALE})
-    own = (1 * 1 + 3 * 100) / 3
-    assert loss.item() == pytest.approx(own + np.log(2))
-    metrics = several().metrics()
-    several().update_metrics(metrics, labels, logits, {"scale": SCALE})
-    assert metrics["loss/a"].compute() == pytest.approx(own)
-    encoded = several().encode_features({"scale": SCALE}, {})
-    assert set(encoded) == {"a/features"}
-    tensors = several().encode_labels(labels)
-    assert several().compute_loss(tensors, logits, encoded) == loss

@@ -45,15 +45,6 @@ def test_unknown_predictions() -> None:
             two_heads().predictions(LOGITS, [key])
 
 
-def test_regularization_is_added_once() -> None:
-    head = two_heads()
-    plain = head.loss(LABELS, LOGITS)
-    assert_allclose(head.loss(LABELS, LOGITS, regularization_losses=[1.0]), plain + 1)
-    metrics = head.metrics([1.0])
-    head.update_metrics(metrics, LABELS, LOGITS, regularization_losses=[1.0, 2.0])
-    assert metrics["regularization_loss/click_animal"].compute() == 3
-
-
 # Missing labels
 
 
@@ -110,24 +101,6 @@ def test_class_ids_with_gaps() -> None:
         assert encoded["a"]["labels"].dtype == torch.int64
 
 
-def test_gaps_among_lists_of_classes() -> None:
-    head = MultiHead([MultiLabelHead(3, name="a")])
-    encoded = head.encode_labels({"a": pd.Series([[0, 2], None, []])})["a"]
-    assert encoded["labels"].tolist() == [[1, 0, 1], [0, 0, 0], [0, 0, 0]]
-    assert encoded["known"].tolist() == [[True], [False], [True]]
-    ragged = head.encode_labels({"a": [[0, 2], [1]]})["a"]
-    assert ragged.tolist() == [[1, 0, 1], [0, 1, 0]]
-
-
-def test_a_row_that_lacks_some_numbers_is_refused() -> None:
-    head = MultiHead([RegressionHead(2, name="a")])
-    with pytest.raises(ValueError, match="RegressionHead 'a' needs finite labels"):
-        head.encode_labels({"a": [[1.0, np.nan], [1.0, 1.0]]})
-
-
-# In a run
-
-
 # Errors
 
 
@@ -172,10 +145,7 @@ def test_wrong_labels() -> None:
     for labels, match in [
         (None, "labels"),
         ([1, 0, 1], "labels as a dictionary with the keys 'click', 'animal'; got list"),
-        (
-            {"click": [1, 0, 1]},
-            r"labels of its head\(s\) 'animal'; got those of 'click'",
-        ),
+        ({"click": [1, 0, 1]}, r"labels of its head\(s\) 'animal'; got .* of 'click'"),
         ({**LABELS, "click": None}, "BinaryClassHead 'click' needs labels"),
         ({**LABELS, "click": [1, 0]}, "BinaryClassHead 'click' needs labels of shape"),
     ]:

@@ -24,25 +24,19 @@ def test_inverse_link_gives_predictions_and_their_mean() -> None:
 def test_labels_are_finite() -> None:
     for value in [np.nan, np.inf, -np.inf]:
         for head in [RegressionHead(), PoissonRegressionHead()]:
-            with pytest.raises(
-                ValueError, match=r"needs finite labels; got \S+ in row 1"
-            ):
+            with pytest.raises(ValueError, match=r"needs finite labels; got \S+ in"):
                 head.encode_labels([0.0, value])
 
 
 def test_label_dimension() -> None:
     for dimension, error in [(0, ValueError), (1.0, TypeError), (None, TypeError)]:
-        with pytest.raises(
-            error, match="'label_dimension' of RegressionHead must be an int"
-        ):
+        with pytest.raises(error, match="'label_dimension' of RegressionHead .* int"):
             RegressionHead(dimension)
 
 
 def test_range_of_logistic_labels() -> None:
     for label in [-0.1, 1.01]:
-        with pytest.raises(
-            ValueError, match=r"\[0, 1\], probabilities; got .* in row 1"
-        ):
+        with pytest.raises(ValueError, match=r"\[0, 1\], probabilities; got .* row 1"):
             LogisticRegressionHead().encode_labels([0.5, label])
 
 

@@ -199,9 +199,7 @@ def test_wrong_arguments(evaluated):
             make("estimator", "m", limit)
         with pytest.raises(ValueError, match="Give it a model_dir, or pass 'eval_dir'"):
             make(Estimator(model_fn), "m", limit)
-        with pytest.raises(
-            ValueError, match="'min_steps' of the hook must be an integer"
-        ):
+        with pytest.raises(ValueError, match="'min_steps' of the hook must .* integer"):
             make(evaluated, "m", limit, min_steps=-1)
         with pytest.raises(ValueError, match="Exactly one of 'run_every_secs'"):
             make(evaluated, "m", limit, run_every_steps=1)
@@ -216,7 +214,5 @@ def test_a_threshold_is_a_number(evaluated):
 
 def test_a_wait_is_a_positive_number_of_steps(evaluated):
     for make in [stop_if_no_increase_hook, stop_if_no_decrease_hook]:
-        with pytest.raises(
-            ValueError, match="'max_steps_without_.*' of the hook must be"
-        ):
+        with pytest.raises(ValueError, match="'max_steps_without_.*' .* hook must be"):
             make(evaluated, "m", 0)

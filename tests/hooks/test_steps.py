@@ -62,14 +62,6 @@ def test_reads_the_step_of_checkpoints(tmp_path, monkeypatch):
     assert slept == [0.5, 0.5]
 
 
-@pytest.mark.parametrize("wait_until_step", [0, 3])
-def test_a_training_that_is_there_does_not_wait(tmp_path, monkeypatch, wait_until_step):
-    estimator = Estimator(model_fn, tmp_path).train(table_fn(), steps=3)
-    monkeypatch.setattr("time.sleep", None)
-    estimator.train(table_fn(), [GlobalStepWaiterHook(wait_until_step)], steps=1)
-    assert estimator.checkpoint.global_step == 4
-
-
 def test_wrong_arguments_of_waiting():
     for arguments, error, match in [
         ((-1,), ValueError, "'wait_until_step' of GlobalStepWaiterHook must be"),

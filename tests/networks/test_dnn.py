@@ -3,8 +3,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from skest.networks import DNN, Combined
@@ -23,27 +21,6 @@ class Inputs(nn.Module):
 
 def n_parameters(module):
     return sum(parameter.numel() for parameter in module.parameters())
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    n_inputs=st.integers(1, 6),
-    hidden_units=st.lists(st.integers(1, 8), max_size=3),
-    n_logits=st.integers(1, 4),
-    n_rows=st.integers(1, 5),
-    batch_norm=st.booleans(),
-)
-def test_shapes(n_inputs, hidden_units, n_logits, n_rows, batch_norm):
-    network = DNN(Inputs(n_inputs), hidden_units, n_logits, batch_norm=batch_norm)
-    x = torch.randn(n_rows, n_inputs)
-    widths = [n_inputs, *hidden_units]
-    assert network(x).shape == (n_rows, n_logits)
-    assert network.hidden(x).shape == (n_rows, widths[-1])
-    expected = sum(
-        (a + 1) * b for a, b in zip(widths, [*hidden_units, n_logits], strict=True)
-    )
-    expected += 2 * sum(hidden_units) * batch_norm
-    assert n_parameters(network) == expected
 
 
 def test_order_in_a_layer():

@@ -145,7 +145,5 @@ def test_names():
 
 def test_unknown_names_are_refused():
     for name in ["Relu6", "", None, 3]:
-        with pytest.raises(
-            ValueError, match="'activation' must be a function or one of elu"
-        ):
+        with pytest.raises(ValueError, match="'activation' must be a .* or one of elu"):
             get_activation(name)

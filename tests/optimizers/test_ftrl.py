@@ -80,13 +80,6 @@ def test_argument_out_of_range():
             Ftrl([parameter([1.0])], **{option: value})
 
 
-def test_sparse_gradient_is_refused():
-    param = parameter([[1.0], [2.0]])
-    param.grad = torch.zeros_like(param).to_sparse(1)
-    with pytest.raises(ValueError, match=r"dense gradients.*RowSparse\(Ftrl"):
-        Ftrl([param]).step()
-
-
 REGULARISED = {
     "plain": {},
     "l1": {"l1": 0.3},

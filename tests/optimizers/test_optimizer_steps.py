@@ -7,10 +7,9 @@ import sys
 
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from skest.optimizers.ftrl import Ftrl
-from skest.optimizers.row_sparse import RowSparse, has_step_hooks, take_step
+from skest.optimizers.row_sparse import RowSparse, take_step
 
 OPTIMIZERS = {
     "adam": functools.partial(torch.optim.Adam, fused=True),
@@ -37,12 +36,6 @@ def weight():
     return parameter
 
 
-def marks(call):
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as p:
-        call()
-    return [e.name for e in p.events() if e.name.startswith("Optimizer.step#")]
-
-
 def test_same_numbers_as_step():
     for make in [*OPTIMIZERS.values(), Halving]:
         ours, theirs = weight(), weight()
@@ -52,32 +45,6 @@ def test_same_numbers_as_step():
             second.step()
         assert torch.equal(ours, theirs)
         assert not torch.equal(ours, torch.tensor([1.0, -2.0, 3.0]))
-
-
-def test_a_profiler_sees_the_mark():
-    optimizer = torch.optim.SGD([weight()])
-    assert marks(lambda: take_step(optimizer)) == ["Optimizer.step#SGD.step"]
-
-
-def test_hooks_are_called():
-    for kind in ["pre", "post", "all"]:
-        calls = []
-        optimizer = torch.optim.SGD([weight()])
-        take_step(optimizer)
-        register = {
-            "pre": optimizer.register_step_pre_hook,
-            "post": optimizer.register_step_post_hook,
-            "all": register_optimizer_step_post_hook,
-        }[kind]
-        handle = register(lambda *_, calls=calls, kind=kind: calls.append(kind))
-        try:
-            assert has_step_hooks(optimizer)
-            take_step(optimizer)
-        finally:
-            handle.remove()
-        take_step(optimizer)
-        assert calls == [kind]
-        assert not has_step_hooks(optimizer)
 
 
 def test_sparse_gradients_that_a_rule_does_not_take():

@@ -1,14 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Proximal Adagrad against its formula, for dense gradients and for rows of tables."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
 
-from skest import DNNClassifier, LinearClassifier
-from skest import feature_columns as fc
 from skest.optimizers import make_optimizer
 from skest.optimizers.ftrl import ProximalAdagrad
 
@@ -53,33 +49,6 @@ def test_rows_of_tables(penalties):
         for row, of_row in zip(start, of_rows, strict=True)
     ]
     np.testing.assert_allclose(table.detach(), expected, rtol=1e-12, atol=1e-15)
-
-
-def test_estimators_get_weights_of_zero_and_record_their_steps():
-    rng = np.random.default_rng(0)
-    X = {"a": rng.choice(list("abcdef"), 200), "x": rng.normal(size=200)}
-    y = (X["x"] > 0) & (X["a"] != "b")
-    linear = LinearClassifier(
-        optimizer="ProximalAdagrad", learning_rate=0.1, l1=0.05, max_iter=5
-    )
-    assert (linear.fit(X, y).coef_ == 0).any()
-    a = fc.categorical_column_with_vocabulary_list("a", list("abcdef"))
-    optimizer = partial(make_optimizer, "ProximalAdagrad", learning_rate=0.1, l1=0.01)
-    found = [
-        DNNClassifier(
-            (4,),
-            feature_columns=[fc.numeric_column("x"), fc.embedding_column(a, 2)],
-            optimizer=optimizer,
-            execution=execution,
-            max_iter=3,
-            batch_size=20,
-            random_state=0,
-        )
-        .fit(X, y)
-        .predict_proba(X)
-        for execution in ("eager", "graph")
-    ]
-    np.testing.assert_array_equal(*found)
 
 
 def test_wrong_arguments():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only touched rows change, by the dense rule, at a cost without regard to the rest."""
 
-import copy
 import functools
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
@@ -124,38 +122,6 @@ def test_adam_is_lazy():
     np.testing.assert_allclose(slots["exp_avg_sq"], second, rtol=1e-12)
 
 
-def test_untouched_rows_and_their_slots_stay():
-    for name in ALL:
-        param = table()
-        optimizer = RowSparse(ALL[name]([param]))
-        train(optimizer, param, [list(range(ROWS)), [0, 1, 1]])
-        before = copy.deepcopy([param.detach(), *optimizer.state[param].values()])
-        param.grad = gradient(param, [5, 1])
-        optimizer.step()
-        after = [param.detach(), *optimizer.state[param].values()]
-        for old, new in zip(before, after, strict=True):
-            if old.ndim:
-                assert torch.equal(old[[0, 2, 3, 4, 6]], new[[0, 2, 3, 4, 6]])
-                assert name == "rprop" or not torch.equal(old[[1, 5]], new[[1, 5]])
-
-
-def test_table_without_rows_in_a_step_is_left_alone():
-    for grad in [None, "empty"]:
-        for name in ["adam", "momentum", "adagrad"]:
-            param, other = table(), table(seed=1)
-            optimizer = RowSparse(ALL[name]([param, other]))
-            train(optimizer, param, [[1, 2]])
-            before = copy.deepcopy(optimizer.state_dict()["state"])
-            weight = param.detach().clone()
-            param.grad = None if grad is None else gradient(param, [])
-            other.grad = gradient(other, [0])
-            optimizer.step()
-            assert torch.equal(param, weight)
-            for slot, value in optimizer.state[param].items():
-                assert torch.equal(value, before[0][slot])
-            assert optimizer.state[other]
-
-
 @settings(deadline=None, max_examples=25)
 @given(
     ids=st.lists(st.integers(0, 20), min_size=1, max_size=15, unique=True),
@@ -176,35 +142,6 @@ def test_update_of_a_row_does_not_depend_on_the_other_rows(name, ids, data):
             )
             optimizer.step()
     assert torch.equal(everything[subset], part[subset])
-
-
-class TableSizedOperations(TorchDispatchMode):
-    """Names of the operations that saw a tensor with this many rows."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.rows = rows
-        self.names = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for value in torch.utils._pytree.tree_leaves((args, kwargs, out)):
-            dense = isinstance(value, torch.Tensor) and not value.is_sparse
-            if dense and value.shape[:1] == (self.rows,):
-                self.names.add(func._overloadpacket.__name__)
-        return out
-
-
-def test_cost_of_a_step_does_not_depend_on_the_rows():
-    for name in ["adagrad_fused", "adam", "ftrl", "momentum"]:
-        rows = 1234
-        param = table(rows)
-        optimizer = RowSparse(ALL[name]([param]))
-        train(optimizer, param, [[3, 7, 3]])
-        param.grad = gradient(param, [1, 3, 3])
-        with TableSizedOperations(rows) as seen:
-            optimizer.step()
-        assert seen.names == {"index_select", "index_copy_"}
 
 
 @pytest.mark.parametrize(
@@ -232,23 +169,6 @@ def test_tables_together_follow_the_rule_of_each(is_recorded, together, monkeypa
                 optimizer.step()
         for first, second in zip(whole, single, strict=True):
             assert torch.equal(first, second)
-
-
-def test_state_dict_is_that_of_the_dense_optimizer():
-    for name in ALL:
-        param = table()
-        optimizer = RowSparse(ALL[name]([param]))
-        train(optimizer, param, BATCHES)
-        saved = copy.deepcopy(optimizer.state_dict())
-        twin = torch.nn.Parameter(param.detach().clone())
-        fresh = RowSparse(ALL[name]([twin]))
-        fresh.load_state_dict(saved)
-        ALL[name]([twin]).load_state_dict(saved)
-        assert fresh.state is fresh.inner.state
-        assert fresh.param_groups is fresh.inner.param_groups
-        for one, other in ((optimizer, param), (fresh, twin)):
-            train(one, other, BATCHES)
-        assert torch.equal(param, twin)
 
 
 def test_slot_that_cannot_be_cut_into_rows_is_refused():
