@@ -6,9 +6,7 @@ columns that cannot, and `REFUSED_TABLES` tables, with the error.
 """
 
 import datetime
-from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,32 +22,32 @@ SPAN = datetime.timedelta(days=5)
 HUGE = 10**400
 
 
-def repeated(*values: Any) -> list[Any]:
+def repeated(*values):
     """Four rows of the values in turn."""
     return [values[i % len(values)] for i in range(4)]
 
 
-def arrow_series(values: Any, kind: Any = None) -> pd.Series:
+def arrow_series(values, kind=None):
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, type=kind)))
 
 
-def objects(*values: Any) -> pd.Series:
+def objects(*values):
     return pd.Series(repeated(*values), dtype=object)
 
 
-def polars(*values: Any, dtype: Any = None) -> pl.Series:
+def polars(*values, dtype=None):
     return pl.Series(repeated(*values), dtype=dtype)
 
 
-def arrow(*values: Any, kind: Any = None) -> pa.Array:
+def arrow(*values, kind=None):
     return pa.array(repeated(*values), type=kind)
 
 
-def masked(*values: Any) -> np.ma.MaskedArray:
+def masked(*values):
     return np.ma.masked_array(repeated(*values), mask=[False, True, False, True])
 
 
-def structs() -> pa.Array:
+def structs():
     return pa.array([{"a": 1}] * 4)
 
 
@@ -59,7 +57,7 @@ ONE_NAN = [1.5, NAN, 1.5, NAN]
 VECTORS = [[1.5, 2.0], [3.0, 4.0], [1.5, 2.0], [3.0, 4.0]]
 
 # What is read, as categories or as numbers.
-FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
+FORMS = {
     # polars
     "polars Categorical": (
         lambda: polars("a", None, dtype=pl.Categorical),
@@ -153,7 +151,7 @@ DICT = r"'c' holds {'a': 1} \(dict\); a cell .* a column of its own"
 STRUCT = r"'c' holds structs \(.*Struct.*\)\. Give each of their fields a column"
 
 # Dates, some of them missing.
-DATE_FORMS: dict[str, Callable[[], Any]] = {
+DATE_FORMS = {
     "polars Date": lambda: polars(DAY),
     "polars Datetime": lambda: polars(MOMENT),
     "pandas dates": lambda: pd.Series(pd.date_range("2026", periods=4)),
@@ -169,7 +167,7 @@ DATE_FORMS: dict[str, Callable[[], Any]] = {
     "pyarrow date": lambda: arrow(DAY, None),
 }
 # What is refused, and how.
-REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+REFUSED = {
     # Durations, and dates in lists
     "polars Duration": (lambda: polars(SPAN), ValueError, DATES),
     "pandas durations": (
@@ -246,13 +244,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
-def records() -> np.ndarray:
+def records():
     return np.array([(1.0, "a")] * 4, dtype=[("n", "f8"), ("c", "U1")])
 
 
 KEYS = r"keys of a dict X must be names \(str\) or positions \(int\) .* got "
 
-REFUSED_TABLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+REFUSED_TABLES = {
     "polars LazyFrame": (
         lambda: pl.LazyFrame({"a": A_B}),
         TypeError,

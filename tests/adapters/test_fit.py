@@ -322,17 +322,6 @@ def test_going_on_equals_fitting_at_once(estimator_class, how, table):
     assert model.loss_curve_ == at_once.loss_curve_
 
 
-def test_seed_and_device_of_the_configuration_are_kept(table):
-    X, y = table
-    config = RunConfig(random_seed=7, device="cpu")
-    fits = [
-        make(DNNClassifier, random_state=None, config=config, max_iter=2).fit(X, y)
-        for _ in range(2)
-    ]
-    assert fits[0].loss_curve_ == fits[1].loss_curve_
-    assert fits[0].estimator_.config.device == "cpu"
-
-
 def test_activations_of_the_user(blobs):
     X, y = blobs
     shared = torch.nn.PReLU(dtype=torch.float64)

@@ -11,7 +11,6 @@ from sklearn.metrics import log_loss, roc_auc_score
 from skorch.callbacks import (
     BatchScoring,
     Callback,
-    Checkpoint,
     EarlyStopping,
     EpochScoring,
     EpochTimer,
@@ -28,7 +27,6 @@ from skest.inputs import ArrayDataset
 from tests.adapters._nets import (
     IRIS,
     IRIS_32,
-    assert_same_variables,
     predictions,
     small_net,
     table_fn,
@@ -87,20 +85,6 @@ def test_scores_of_probabilities():
     assert best["neg_log_loss"] == pytest.approx(-log_loss(y[:200], proba))
     assert best["valid_loss"] == pytest.approx(log_loss(y[:200], proba))
     assert best["score"] == model.score(X[:200], y[:200])
-
-
-def test_checkpoint_saves_and_loads_the_best(tmp_path):
-    number = EpochScoring(
-        lambda net, X, y: len(net.history), name="number", on_train=True
-    )
-    model, hook = fit(
-        number, Checkpoint("number_best", dirname=tmp_path, load_best=True)
-    )
-    alone, _ = fit(max_iter=1)
-    assert_same_variables(model, alone)
-    assert len(hook.history) == 1  # the checkpoint brought its own
-    names = ["criterion.pt", "history.json", "optimizer.pt", "params.pt"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 # How the hook behaves

@@ -219,19 +219,6 @@ def test_classes_are_found_by_name():
     )
 
 
-def test_numbers_keep_the_scale_of_the_source():
-    X, y = table(OLD)
-    old = LinearRegressor(random_state=0).fit(X, 1000 * y + 5000)
-    new = clone(old).set_params(warm_start_from=old, learning_rate=TINY, max_steps=1)
-    new.fit(X[:20], 1000 * y[:20])
-    np.testing.assert_allclose(
-        new.predict(X[:20]).mean(), old.predict(X[:20]).mean(), rtol=0.1
-    )
-    part = WarmStartSettings(old, ["w_weights"])
-    new = clone(old).set_params(warm_start_from=part, max_steps=1).fit(X, y)
-    assert new._scale != old._scale
-
-
 NUMBERS = {
     "numeric": fc.numeric_column("x", normalizer="standard"),
     "indicator": fc.indicator_column(

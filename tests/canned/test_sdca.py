@@ -13,10 +13,7 @@ from skest.canned.linear import linear_model_fn
 from skest.canned.sdca import LinearSDCA
 from skest.heads import (
     BinaryClassHead,
-    LogisticRegressionHead,
     MultiHead,
-    MultiLabelHead,
-    PoissonRegressionHead,
     RegressionHead,
 )
 from skest.losses import absolute_error
@@ -136,10 +133,7 @@ def test_wrong_settings():
     for arguments, error, match in [
         ({"l1": -1.0}, ValueError, "'l1' of LinearSDCA must be .* at least 0; got -1"),
         ({"l2": 0.0}, ValueError, "'l2' of LinearSDCA must be .* greater than 0; .* 0"),
-        ({"l2": float("inf")}, ValueError, "'l2' of LinearSDCA must be a finite"),
-        ({"l2": True}, TypeError, "'l2' of LinearSDCA must be a finite .* got True"),
         ({"example_id_column": 3}, TypeError, "'example_id_column' .* name of a"),
-        ({"example_id_column": ""}, TypeError, "'example_id_column' .* name of a"),
     ]:
         with pytest.raises(error, match=match):
             LinearSDCA(**arguments)
@@ -156,9 +150,6 @@ def test_models_that_it_cannot_train():
         ({"weight_decay": 0.1}, "'weight_decay' has no meaning for LinearSDCA"),
         ({"head": RegressionHead(2)}, "label_dimension=2"),
         ({"head": RegressionHead(loss_fn=absolute_error)}, "got RegressionHead"),
-        ({"head": PoissonRegressionHead()}, "got PoissonRegressionHead"),
-        ({"head": LogisticRegressionHead()}, "got LogisticRegressionHead"),
-        ({"head": MultiLabelHead(2)}, "got MultiLabelHead"),
         ({"head": MultiHead([BinaryClassHead(name="a")])}, "got MultiHead"),
         ({"columns": [fc.embedding_column(CITY, 2)]}, "cannot .* 'city_embedding'"),
         (

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skest.core import tensor_files as _tensor_files
-from skest.core.tensor_files import read_tensors, write_in_blocks, write_tensors
+from skest.core.tensor_files import read_tensors, write_in_blocks
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
 TENSORS = st.dictionaries(
@@ -43,13 +43,6 @@ def test_blocks_make_a_file_that_the_library_reads(
         values = [v for block in blocks for v in block.reshape(-1).tolist()]
         assert values == tensors[name].reshape(-1).tolist()
         assert all(b.nbytes <= block_bytes or len(b) == 1 for b in blocks)
-
-
-def test_the_file_is_that_of_the_library(tmp_path):
-    tensors = {"b": torch.rand(3, 2), "a é": torch.ones(2).double(), "c": torch.ones(5)}
-    write_tensors(tensors, tmp_path / "whole")
-    write_in_blocks(tensors, tmp_path / "blocks")
-    assert (tmp_path / "blocks").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_parts_of_one_buffer_and_what_is_not_in_order(tmp_path):

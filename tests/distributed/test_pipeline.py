@@ -6,13 +6,10 @@ import functools
 import pytest
 import torch
 
-from skest import Estimator, RunConfig
 from skest.distributed.ps.server import LocalServers
-from skest.hooks import Hook
-from skest.inputs import ArrayDataset
 from tests.distributed._training import Trainer
 from tests.distributed.test_checkpoints import tied_model
-from tests.distributed.test_exactness import data, ids_fn, input_fn, trained
+from tests.distributed.test_exactness import ids_fn, input_fn, trained
 from tests.distributed.test_failures import plain_model
 
 IDS = [torch.tensor(ids) for ids in ([0, 3, 3], [6, 1], [3, 2], [5, 5], [0, 6])]
@@ -65,34 +62,3 @@ def test_values_are_those_before_the_last_update(num_ps):
         found = trainer.values()["weight"]
         assert found.ravel().tolist() == expected.table.tolist()
         trainer.close()
-
-
-class Steps(Hook):
-    def __init__(self):
-        self.steps, self.ended = [], 0
-
-    def after_step(self, run, loss):
-        self.steps.append(run.global_step)
-
-    def end(self, run):
-        self.ended += 1
-
-
-@pytest.mark.parametrize("steps", [1, 3, None])
-def test_training_ends_where_it_should(served, steps):
-    hook, kept = Steps(), []
-
-    def fn():
-        return ArrayDataset(*data(), batch_size=8, num_epochs=1)
-
-    def train():
-        estimator = Estimator(plain_model, config=RunConfig(random_seed=3))
-        kept.append(estimator.train(fn, steps=steps, hooks=[hook]).checkpoint)
-
-    served(2, train, pipeline=1)
-    n_steps = steps or 8
-    assert hook.steps == [*range(1, n_steps + 1)]
-    assert hook.ended == 1
-    assert kept[0].global_step == n_steps
-    position = kept[0].input_position
-    assert position is None or position["batches"] == n_steps

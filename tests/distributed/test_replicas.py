@@ -19,7 +19,6 @@ from skest.distributed import (
     SharedMemory,
     TaskConfig,
 )
-from skest.distributed.launch import local_cluster
 from skest.distributed.local_sgd import LocalSGDReplica
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
@@ -108,23 +107,6 @@ def test_tasks_without_a_place(settings, message):
         return
     with pytest.raises(ValueError, match=message):
         made(settings)
-
-
-def test_a_server_serves_until_the_training_ends(monkeypatch):
-    monkeypatch.setenv("SKEST_SECRET", "of all")
-    jobs = local_cluster(1, 1)
-
-    def train(kind):
-        estimator = Estimator(model_fn, config=config(kind, jobs=jobs))
-        return estimator.train(input_fn, max_steps=10)
-
-    server = threading.Thread(target=train, args=["ps"])
-    server.start()
-    chief = train("chief")
-    server.join(20)
-    assert not server.is_alive()
-    assert chief.checkpoint.global_step == 10
-    assert chief.stop_reason == "reached step 10"
 
 
 def note_end(path, step=1, reason="enough", **options):

@@ -112,21 +112,6 @@ def test_arguments_of_model_fn_come_by_name(trained):
     assert seen[ModeKeys.PREDICT][1] is None
 
 
-def test_arguments_of_input_fn_come_by_name(tmp_path):
-    seen = []
-
-    def input_fn(mode, params, config, input_context):
-        seen.append((mode, params, config.model_dir, input_context))
-        return table_fn()()
-
-    estimator = Estimator(model_fn, tmp_path, params={"lr": 0.1})
-    estimator.train(input_fn, steps=1).evaluate(input_fn)
-    next(estimator.predict(input_fn))
-    assert seen == [
-        (mode, {"lr": 0.1}, tmp_path, None) for mode in ("train", "eval", "infer")
-    ]
-
-
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
@@ -187,7 +172,6 @@ def test_wrong_arguments_of_train_are_refused():
         ({"steps": 1, "max_steps": 2}, ValueError, "Only .* 'steps' and 'max_steps'"),
         ({"steps": 0}, ValueError, "'steps' must be positive; got 0"),
         ({"max_steps": 0}, ValueError, "'max_steps' must be positive; got 0"),
-        ({"steps": 2.0}, TypeError, "'steps' must be an integer; got 2.0"),
         ({"hooks": [1]}, TypeError, "'hooks' .* instances of skest.hooks.Hook; got 1"),
         (
             {"saving_listeners": [Hook()]},

@@ -23,14 +23,7 @@ from skest.checkpoints.store import read_eval_results
 from skest.core.files import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
 from skest.hooks import CheckpointListener, Hook, StopAtStepHook, stop_if_higher_hook
-from tests._models import (
-    At,
-    Mean,
-    Recorder,
-    assert_same_checkpoint,
-    model_fn,
-    table_fn,
-)
+from tests._models import At, Mean, Recorder, assert_same_checkpoint, model_fn, table_fn
 
 ENDLESS = table_fn(num_epochs=None)
 EVAL = table_fn(batch_size=5)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import importlib.util
-import json
 import math
 from functools import partial
 
@@ -43,18 +42,6 @@ def export(exporter, estimator, final=False, **result):
 
 def versions(exporter, estimator):
     return list_versions(estimator.model_dir / "export" / exporter.name)
-
-
-def test_best_goes_on_in_another_process(estimator):
-    losses = [math.nan, 3.0, 4.0, 2.0, 2.0, math.nan, 1.0]
-    exported = [export(Best(exports_to_keep=2), estimator, loss=x) for x in losses]
-    assert exported == [False, True, False, True, False, False, True]
-    found = [
-        json.loads((version / "assets" / "eval_result.json").read_text())
-        for version in versions(Best(), estimator)
-    ]
-    assert found == [{"global_step": 1, "loss": loss} for loss in (2.0, 1.0)]
-    assert export(Best("another"), estimator, loss=4.0)
 
 
 def test_versions_without_a_result_count_as_none(estimator, caplog):

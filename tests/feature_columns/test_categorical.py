@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pytest
@@ -7,16 +6,14 @@ import pytest
 from skest import feature_columns as fc
 
 
-def ids(column: Any, values: Any) -> list[Any]:
+def ids(column, values):
     return column.encode({"c": values})["c_ids"].tolist()
 
 
-def test_parameters_refused_of_identity() -> None:
+def test_parameters_refused_of_identity():
     for options, error, message in [
         ({"num_buckets": 0}, ValueError, "'num_buckets' .* at least 1; got 0"),
         ({"num_buckets": 2.0}, TypeError, "'num_buckets' .* at least 1; got 2.0"),
-        ({"num_buckets": True}, TypeError, "'num_buckets' .*; got True"),
-        ({"default_value": 3}, ValueError, "less than 'num_buckets', 3; got 3"),
         ({"default_value": -1}, ValueError, "'default_value' .* at least 0; got -1"),
         ({"key": None}, TypeError, "'key' of identity column None"),
     ]:
@@ -26,7 +23,7 @@ def test_parameters_refused_of_identity() -> None:
             )
 
 
-def test_dtype_is_enforced() -> None:
+def test_dtype_is_enforced():
     for dtype, value in [("string", 1), ("int64", "1")]:
         column = fc.categorical_column_with_hash_bucket("c", 10, dtype)
         with pytest.raises(
@@ -35,7 +32,7 @@ def test_dtype_is_enforced() -> None:
             ids(column, [value])
 
 
-def test_parameters_refused_of_hash_bucket() -> None:
+def test_parameters_refused_of_hash_bucket():
     for options, message in [
         ({"hash_bucket_size": 0}, "'hash_bucket_size' .* at least 1; got 0"),
         ({"hash_bucket_size": 2**33}, "must be at most 4294967296"),
@@ -47,21 +44,21 @@ def test_parameters_refused_of_hash_bucket() -> None:
             )
 
 
-def test_identity() -> None:
+def test_identity():
     column = fc.categorical_column_with_identity("c", 3)
     found = column.inverse(np.array([[0, 2], [-1, 1]]))
     assert found.dtype == object
     assert found.tolist() == [[0, 2], [None, 1]]
 
 
-def test_hashes_have_none() -> None:
+def test_hashes_have_none():
     crossed = fc.crossed_column(["a", "b"], 9)
     for column in (fc.categorical_column_with_hash_bucket("c", 9), crossed):
         with pytest.raises(ValueError, match="hashes its values, .* may share an id"):
             column.inverse([3])
 
 
-def test_refused_of_inverse() -> None:
+def test_refused_of_inverse():
     for ids, error, message in [
         ([0, 3], ValueError, "Ids of column 'c' must be from -1 to 2; got 3"),
         ([-2], ValueError, "must be from -1 to 2; got -2"),
@@ -72,7 +69,7 @@ def test_refused_of_inverse() -> None:
             fc.categorical_column_with_identity("c", 3).inverse(ids)
 
 
-def test_refused_of_delimiter() -> None:
+def test_refused_of_delimiter():
     for options, error, message in [
         ({"delimiter": ""}, ValueError, "'delimiter' .* must not be an empty string"),
         ({"delimiter": 7}, TypeError, "'delimiter' .* a string or None; got 7"),

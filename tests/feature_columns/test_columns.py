@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import pickle
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +19,7 @@ X = pd.DataFrame({"age": [20.0, 40.0, 60.0, 40.0], "education": ["b", "a", "b", 
 AGE = fc.numeric_column("age")
 
 
-def columns(**options: Any) -> fc.FeatureColumns:
+def columns(**options):
     education = fc.categorical_column_with_vocabulary_list("education")
     return fc.FeatureColumns(
         [
@@ -31,14 +30,14 @@ def columns(**options: Any) -> fc.FeatureColumns:
     )
 
 
-def test_columns_with_nothing_open_need_no_fit() -> None:
+def test_columns_with_nothing_open_need_no_fit():
     closed = fc.FeatureColumns([fc.numeric_column("age")])
     assert closed.encode(X)["age"][:, 0].tolist() == X["age"].tolist()
     with pytest.raises(NotFittedError, match="'age' has not learned"):
         columns().encode(X)
 
 
-def test_fit_leaves_the_parameters_alone_and_keeps_no_data() -> None:
+def test_fit_leaves_the_parameters_alone_and_keeps_no_data():
     made = columns()
     given = [column for _, column in made.columns]
     made.fit(X)
@@ -49,7 +48,7 @@ def test_fit_leaves_the_parameters_alone_and_keeps_no_data() -> None:
 
 
 @pytest.mark.parametrize("interface", [None, "spmatrix", "sparray"])
-def test_transform(interface: str | None) -> None:
+def test_transform(interface):
     made = columns(sparse_output=interface is not None).fit(X)
     with sklearn.config_context(sparse_interface=interface or "sparray"):
         matrix = made.transform(X)
@@ -63,7 +62,7 @@ def test_transform(interface: str | None) -> None:
     assert made.get_feature_names_out().tolist() == names
 
 
-def test_failed_fit_leaves_what_was_learned() -> None:
+def test_failed_fit_leaves_what_was_learned():
     made = columns().fit(X)
     expected = made.transform(X)
     for wrong, message in (
@@ -77,20 +76,19 @@ def test_failed_fit_leaves_what_was_learned() -> None:
         assert_array_equal(made.transform(X), expected)
 
 
-def test_sample_weight() -> None:
+def test_sample_weight():
     made = columns().fit(X, sample_weight=[1, 1, 0, 0])
     assert made.columns_[0][1].center_.tolist() == [30]
     assert list(made.columns_[1][1].categorical_column_.vocabulary_) == ["a", "b"]
 
 
-def test_columns_refused() -> None:
+def test_columns_refused():
     for given, error, message in [
         ([], ValueError, "must be a non-empty list of feature columns"),
         (["age"], TypeError, "must hold feature columns, .*; got 'age'"),
         ([("age", "age")], TypeError, r"in pairs .*; got \('age', 'age'\) at .* 0"),
         ([(1, AGE)], TypeError, r"got \(1, NumericColumn.* at position 0"),
         ([AGE, ("b", AGE)], TypeError, r"got \('b', NumericColumn.* at position 1"),
-        ([fc.numeric_column("a")] * 2, ValueError, "Two feature .* have the name 'a'"),
         (
             [("a", fc.numeric_column("a")), ("a", fc.numeric_column("b"))],
             ValueError,
@@ -112,7 +110,7 @@ def test_columns_refused() -> None:
             fc.FeatureColumns(given).encode(X)
 
 
-def test_inverse() -> None:
+def test_inverse():
     city, town = (
         fc.categorical_column_with_vocabulary_list(key) for key in ("city", "town")
     )
@@ -158,7 +156,7 @@ def test_inverse() -> None:
     }
 
 
-def test_inverse_of_rows() -> None:
+def test_inverse_of_rows():
     made = fc.FeatureColumns([fc.categorical_column_with_vocabulary_list("education")])
     encoded = made.fit(X).encode(X)
     rows = {key: tensor[2:] for key, tensor in encoded.items()}
@@ -171,7 +169,7 @@ def test_inverse_of_rows() -> None:
         clone(made).inverse(rows)
 
 
-def test_names_of_a_plain_list_of_columns() -> None:
+def test_names_of_a_plain_list_of_columns():
     keys = ["age", "a__b", "columns", "a_b"]
     made = fc.FeatureColumns([fc.numeric_column(key) for key in keys])
     names = [name for name, _ in made._named_columns]
@@ -183,7 +181,7 @@ def test_names_of_a_plain_list_of_columns() -> None:
     assert [column.key for column in made.active] == keys
 
 
-def test_grid_search_reaches_into_columns() -> None:
+def test_grid_search_reaches_into_columns():
     search = GridSearchCV(
         make_pipeline(columns(), LogisticRegression()),
         {"featurecolumns__education__categorical_column__max_categories": [1, 3]},
@@ -193,7 +191,7 @@ def test_grid_search_reaches_into_columns() -> None:
     assert search.best_score_ > 0.9
 
 
-def test_names_that_occur_twice_are_those_of_a_column_transformer() -> None:
+def test_names_that_occur_twice_are_those_of_a_column_transformer():
     education = fc.categorical_column_with_vocabulary_list("education")
     outputs = ["education_a", "education_b", "education_c"]
     listed = fc.FeatureColumns([education, fc.indicator_column(education)]).fit(X)

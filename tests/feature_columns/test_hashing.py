@@ -12,14 +12,14 @@ from skest.feature_columns.crossed import fingerprint_cat64
 WORD = st.integers(0, 2**64 - 1)
 
 
-def strings(*values: str) -> np.ndarray:
+def strings(*values):
     return np.array(values, dtype=object)
 
 
-def fingerprint_in_python(a: int, b: int) -> int:
+def fingerprint_in_python(a, b):
     k, mask = 0xC6A4A7935BD1E995, 2**64 - 1
 
-    def shift_mix(value: int) -> int:
+    def shift_mix(value):
         return value ^ (value >> 47)
 
     result = a ^ k
@@ -30,7 +30,7 @@ def fingerprint_in_python(a: int, b: int) -> int:
 
 
 @given(WORD, WORD)
-def test_fingerprint_cat64(a: int, b: int) -> None:
+def test_fingerprint_cat64(a, b):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         result = fingerprint_cat64(np.array([a], "u8"), np.array([b], "u8"))
@@ -38,12 +38,12 @@ def test_fingerprint_cat64(a: int, b: int) -> None:
 
 
 @given(st.lists(st.text(), max_size=5), st.integers(1, 2**32))
-def test_buckets_of_strings(values: list[str], n_buckets: int) -> None:
+def test_buckets_of_strings(values, n_buckets):
     expected = [murmurhash3_32(v, seed=0, positive=True) % n_buckets for v in values]
     assert hashing.bucket_ids(strings(*values), n_buckets).tolist() == expected
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
-def test_integers_and_their_decimals_share_a_bucket(value: int) -> None:
+def test_integers_and_their_decimals_share_a_bucket(value):
     of_int = hashing.bucket_ids(np.array([value], dtype=np.int64), 1000)
     assert of_int == hashing.bucket_ids(strings(str(value)), 1000)

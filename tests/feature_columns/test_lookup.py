@@ -3,7 +3,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from skest.feature_columns.lookup import (
     COMBINERS,
@@ -18,12 +17,12 @@ from skest.feature_columns.lookup import (
 IDS = torch.tensor([[0, 2, 2], [-1, 1, -1], [-1, -1, -1]])
 
 
-def table(n: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
+def table(n=3, dtype=torch.float64):
     values = torch.arange(n * 2, dtype=dtype).reshape(n, 2) + 1
     return row_table(values)
 
 
-def reference(weight: Tensor, ids: Tensor, combiner: str, factors: Tensor) -> Tensor:
+def reference(weight, ids, combiner, factors):
     """The same by a dense matrix of factors."""
     one_hot = torch.nn.functional.one_hot(ids + 1, len(weight) + 1)[..., 1:]
     factors = torch.where(ids < 0, 0, factors.to(weight.dtype))
@@ -47,7 +46,7 @@ FACTORS = {
 
 @pytest.mark.parametrize("factors", FACTORS.values(), ids=FACTORS)
 @pytest.mark.parametrize("combiner", COMBINERS)
-def test_values_and_gradient(factors: Tensor | None, combiner: str) -> None:
+def test_values_and_gradient(factors, combiner):
     for width in (slice(None), slice(1, 2)):
         weight, ids = table(), IDS[:, width]
         used = None if factors is None else factors[:, width]
@@ -63,16 +62,15 @@ def test_values_and_gradient(factors: Tensor | None, combiner: str) -> None:
         torch.testing.assert_close(gradient.to_dense(), dense[0])
 
 
-def test_an_example_without_ids_touches_row_0_with_zero() -> None:
+def test_an_example_without_ids_touches_row_0_with_zero():
     """As tf.nn.safe_embedding_lookup_sparse."""
     weight = table()
     row_lookup(weight, torch.tensor([-1])).sum().backward()
-    assert weight.grad is not None
     assert weight.grad._indices().tolist() == [[0]]
     assert weight.grad.to_dense().tolist() == [[0, 0]] * 3
 
 
-def test_max_norm_clips_with_its_gradient() -> None:
+def test_max_norm_clips_with_its_gradient():
     weight = row_table(torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64))
     ids = torch.tensor([[0], [1], [-1]])
     result = combined_rows(weight, ids, "sum", max_norm=1.0)
@@ -151,19 +149,5 @@ def test_tables_of_any_widths_are_looked_up_as_one_by_one(sizes, n_rows, data):
                 "mean",
             )
             for size, width in sizes
-        ]
-    )
-
-
-def test_several_values_factors_and_norms_are_looked_up_as_one_by_one():
-    one, two = torch.tensor([[1], [-1]]), torch.tensor([[0, 2], [-1, -1]])
-    factors = torch.tensor([[0.5], [2.0]])
-    assert_same(
-        [
-            Lookup(random_table(3, 2), two, "sqrtn"),
-            Lookup(random_table(4, 2), one, "sum", 0.5),
-            Lookup(random_table(5, 2), one, "sum", None, factors),
-            Lookup(random_table(6, 2), one, "mean"),
-            Lookup(random_table(7, 2, torch.float64), one, "mean"),
         ]
     )

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from skest.feature_columns import numeric_column
 NAN = np.nan
 
 
-def encoded(column: Any, values: Any) -> np.ndarray:
+def encoded(column, values):
     return column.encode({column.key: np.asarray(values)})[column.name]
 
 
@@ -22,9 +21,7 @@ def encoded(column: Any, values: Any) -> np.ndarray:
     ("normalizer", "scaler"),
     [("standard", StandardScaler()), ("minmax", MinMaxScaler())],
 )
-def test_scaling_is_that_of_scikit_learn(
-    dtype: Any, normalizer: str, scaler: Any, rng: np.random.Generator
-) -> None:
+def test_scaling_is_that_of_scikit_learn(dtype, normalizer, scaler, rng):
     X = rng.normal(3, 2, size=(50, 3)).astype(dtype)
     X[:, 1] = 4  # constant
     column = numeric_column("x", shape=3, dtype=dtype, normalizer=normalizer)
@@ -33,7 +30,7 @@ def test_scaling_is_that_of_scikit_learn(
     assert_allclose(result, scaler.fit_transform(X), rtol=1e-4, atol=1e-5)
 
 
-def test_robust_scaling_is_that_of_realmlp(rng: np.random.Generator) -> None:
+def test_robust_scaling_is_that_of_realmlp(rng):
     X = np.stack([rng.standard_cauchy(101), rng.random(101) < 0.1, np.full(101, 4)], 1)
     X[:2, 0] = 3e38, -3e38
     low, median, high = np.quantile(X[:, 0], [0.25, 0.5, 0.75])
@@ -45,7 +42,7 @@ def test_robust_scaling_is_that_of_realmlp(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("normalizer", ["standard", "minmax", "robust"])
-def test_weights_are_repetitions(normalizer: str, rng: np.random.Generator) -> None:
+def test_weights_are_repetitions(normalizer, rng):
     X = rng.normal(size=(8, 2))
     X[2, 0] = X[6, 1] = NAN
     weight = np.array([0, 3, 1, 2, 0, 1, 2, 1])
@@ -57,12 +54,12 @@ def test_weights_are_repetitions(normalizer: str, rng: np.random.Generator) -> N
         assert_allclose(getattr(weighted, name), getattr(repeated, name))
 
 
-def test_default_value_fills_before_scaling() -> None:
+def test_default_value_fills_before_scaling():
     column = numeric_column("x", default_value=5, normalizer=lambda x: x * 10)
     assert encoded(column, [NAN, 1.0]).tolist() == [[50.0], [10.0]]
 
 
-def test_every_element_may_have_its_default_value() -> None:
+def test_every_element_may_have_its_default_value():
     for shape, default in [
         (3, [1.0, 2, 3]),
         ((3, 1), [[1], [2], [3]]),
@@ -77,7 +74,7 @@ def test_every_element_may_have_its_default_value() -> None:
         assert matrix.tolist() == np.hstack([expected, missing]).tolist()
 
 
-def test_indicators() -> None:
+def test_indicators():
     X = {"x": np.array([[1.0, NAN], [3.0, 8.0]])}
     column = numeric_column("x", shape=2, default_value=0, indicate_missing=True)
     assert column.size == 4
@@ -86,7 +83,7 @@ def test_indicators() -> None:
     assert column.get_feature_names_out().tolist() == names
 
 
-def test_automatic_indicators_are_learned() -> None:
+def test_automatic_indicators_are_learned():
     X = {"x": np.array([[1.0, NAN], [3.0, 8.0]])}
     column = numeric_column("x", shape=2, default_value=0, indicate_missing="auto")
     with pytest.raises(NotFittedError, match="'x' has not learned its indicated yet"):
@@ -97,19 +94,19 @@ def test_automatic_indicators_are_learned() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_1_missing"]
 
 
-def test_integers_are_encoded_as_floats_for_int64_means_ids() -> None:
+def test_integers_are_encoded_as_floats_for_int64_means_ids():
     column = numeric_column("x", dtype="int64")
     assert encoded(column, [1, 2]).dtype == np.float64
     assert column.transform({"x": [1, 2]}).dtype == np.int64
 
 
-def test_normalizer_sees_the_shape_of_the_cells() -> None:
+def test_normalizer_sees_the_shape_of_the_cells():
     column = numeric_column("x", shape=(2, 2), normalizer=lambda x: x[:, ::-1])
     assert encoded(column, [[[1, 2], [3, 4]]]).tolist() == [[3, 4, 1, 2]]
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")
-def test_cells_refused() -> None:
+def test_cells_refused():
     for options, values, message in [
         ({}, [1, NAN], "'x' holds NaN .* Set 'default_value' to a number or to 'mean'"),
         ({}, [1, np.inf], "'x' holds inf; infinity"),
@@ -126,10 +123,9 @@ def test_cells_refused() -> None:
             column.fit({"x": np.asarray(values)})
 
 
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for options, error, message in [
         ({"key": 1.5}, TypeError, "'key' of numeric column 1.5 must be the name"),
-        ({"shape": (0,)}, ValueError, "'shape' of numeric column 'x'"),
         ({"shape": 2.0}, TypeError, "'shape' .* an integer or a tuple .* got 2.0"),
         (
             {"default_value": 2.7, "dtype": "int32"},
@@ -163,7 +159,7 @@ def test_parameters_refused() -> None:
             column.fit({"x": [1.0]})
 
 
-def test_nothing_to_learn_from() -> None:
+def test_nothing_to_learn_from():
     for values, weight, where in [
         ([[NAN], [NAN]], None, ""),
         ([[1.0, NAN], [2.0, NAN]], None, ", element 1,"),

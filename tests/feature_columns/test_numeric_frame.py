@@ -11,12 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
-from skest.adapters.base import SkestEstimator
 from skest.feature_columns.encoding import with_feature_names
 from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 
 
-def frame(second: str) -> pd.DataFrame:
+def frame(second):
     """Return two columns of numbers, of which the first has a gap."""
     values = np.random.default_rng(0).normal(size=(20, 2))
     values[3, 0] = np.nan
@@ -31,9 +30,7 @@ def frame(second: str) -> pd.DataFrame:
         (DNNLinearCombinedClassifier((2,), max_iter=1), "dnn_feature_columns_", "x0"),
     ],
 )
-def test_fitted_columns_of_an_estimator_take_its_frame(
-    model: SkestEstimator, attribute: str, second: str
-) -> None:
+def test_fitted_columns_of_an_estimator_take_its_frame(model, attribute, second):
     X = frame(second)
     fitted = clone(model).fit(X, np.arange(20) % 2)
     columns = getattr(pickle.loads(pickle.dumps(fitted)), attribute)
@@ -56,7 +53,7 @@ def test_fitted_columns_of_an_estimator_take_its_frame(
     assert_allclose(with_names, expected)
 
 
-def test_of_another_frame() -> None:
+def test_of_another_frame():
     X = frame("g")
     columns = with_feature_names(infer_feature_columns(X.to_numpy()), ["f", "g"])
     columns.fit(X)

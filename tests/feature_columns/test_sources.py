@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,15 +9,14 @@ import pytest
 import scipy.sparse
 
 from skest.feature_columns import infer_feature_columns
-from skest.feature_columns.cells import Factorized
 from skest.feature_columns.table import Table
 from tests._forms import FORMS, REFUSED, REFUSED_TABLES
 
 
-def tables_of(column: Any) -> dict[str, Any]:
+def tables_of(column):
     """The column in a dict, and in the frames that hold such columns."""
     numbers = np.arange(4.0)
-    tables: dict[str, Any] = {"dict": {"n": numbers, "c": column}}
+    tables = {"dict": {"n": numbers, "c": column}}
     if isinstance(column, pd.Series):
         index = [9, 9, 7, 8]
         frame = pd.DataFrame({"n": numbers, "c": column}).set_axis(index, axis=0)
@@ -30,12 +28,12 @@ def tables_of(column: Any) -> dict[str, Any]:
     return tables
 
 
-def values_of(cells: Factorized) -> list[Any]:
+def values_of(cells):
     values = np.append(cells.distinct.astype(object), None)
     return values[cells.codes].tolist()
 
 
-def test_every_form_is_read_as_what_it_is() -> None:
+def test_every_form_is_read_as_what_it_is():
     for form, (make, kind, expected) in FORMS.items():
         for X in tables_of(make()).values():
             table = Table(X)
@@ -48,38 +46,20 @@ def test_every_form_is_read_as_what_it_is() -> None:
                 assert "c_ids" in encoded, form
 
 
-def test_columns_that_cannot_be_read_are_named() -> None:
+def test_columns_that_cannot_be_read_are_named():
     for make, error, message in REFUSED.values():
         for X in tables_of(make()).values():
             with pytest.raises(error, match=message):
                 infer_feature_columns(X).fit(X)
 
 
-def test_what_is_no_table() -> None:
+def test_what_is_no_table():
     for make, error, message in REFUSED_TABLES.values():
         with pytest.raises(error, match=message):
             infer_feature_columns(make()).fit(make())
 
 
-def test_frames_with_other_names_are_read_as_arrays() -> None:
-    for names in [
-        pd.MultiIndex.from_tuples([("a", "b"), ("a", "c")]),
-        pd.date_range("2026", periods=2),
-        pd.Index([1.5, 2.5]),
-        pd.Index(["a", None], dtype=object),
-    ]:
-        X = pd.DataFrame([["x", 1.0], ["y", 2.0]]).set_axis(names, axis=1)
-        table = Table(X)
-        assert table.keys == ["x0", "x1"]
-        assert table.feature_names is None
-        for key in ("x1", 1):
-            assert table.numbers(key).tolist() == [1, 2]
-        columns = infer_feature_columns(X).fit(X)
-        assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
-        assert list(X.columns) == list(names)
-
-
-def test_sparse_matrices_of_every_form_are_the_same() -> None:
+def test_sparse_matrices_of_every_form_are_the_same():
     dense = np.array([[0, 1, 0], [1, 0, 1], [0, 0, 0]])
     forms = ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"]
     dtypes = itertools.cycle([bool, np.int8, np.float64, np.longdouble])
@@ -90,7 +70,7 @@ def test_sparse_matrices_of_every_form_are_the_same() -> None:
             assert encoded[f"{key}_ids"].tolist() == [[1, -1], [0, 2], [-1, -1]]
 
 
-def test_integers_in_lists_with_gaps() -> None:
+def test_integers_in_lists_with_gaps():
     for large in [2**50 + 1, 2**60 + 1]:
         cells = [[large, None], [3, large + 1], None]
         lists = pa.list_(pa.int64())

@@ -12,7 +12,7 @@ from skest.feature_columns.statistics import Distribution, UniformMap, mean_and_
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1))
-def test_weights_are_repetitions(rows: list[tuple[int, int]]) -> None:
+def test_weights_are_repetitions(rows):
     values, weights = (np.array(column) for column in zip(*rows, strict=True))
     repeated = np.repeat(values, weights)
     weighted = Distribution.of(values, weights)
@@ -25,7 +25,7 @@ def test_weights_are_repetitions(rows: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["normal", "mostly zero", "few", "counts"])
-def test_close_to_scikit_learn(kind: str, dtype: str, rng: np.random.Generator) -> None:
+def test_close_to_scikit_learn(kind, dtype, rng):
     values = {
         "normal": rng.normal(size=(5000, 2)),
         "mostly zero": rng.normal(size=(5000, 2)) * (rng.random((5000, 2)) < 0.1),
@@ -42,13 +42,13 @@ def test_close_to_scikit_learn(kind: str, dtype: str, rng: np.random.Generator) 
     assert actual.max() == 1
 
 
-def test_numbers_that_are_nearly_the_same() -> None:
+def test_numbers_that_are_nearly_the_same():
     for low, high in [(0.0, 1e-300), (1.0, np.nextafter(1.0, 2))]:
         values = np.array([low, high])
         assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
 
 
-def test_numbers_too_far_apart() -> None:
+def test_numbers_too_far_apart():
     column = numeric_column("x", normalizer="quantile")
     with pytest.raises(ValueError, match="'x' holds numbers too large"):
         column.fit({"x": [-3e38, 3e38]})

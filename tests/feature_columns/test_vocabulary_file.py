@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import pickle
-from pathlib import Path
-from typing import Any
 
 import pytest
 from sklearn.base import clone
@@ -15,21 +13,21 @@ from skest.feature_columns import (
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "vocabulary.txt"
 
 
-def ids(column: Any, values: Any) -> list[Any]:
+def ids(column, values):
     return column.encode({"c": values})["c_ids"].tolist()
 
 
-def vocabulary_of(path: Path, content: bytes, **options: Any) -> list[Any]:
+def vocabulary_of(path, content, **options):
     path.write_bytes(content)
     column = categorical_column_with_vocabulary_file("c", path, **options)
     return list(column.fit({"c": [None]}).vocabulary_)
 
 
-def test_lines(path: Path) -> None:
+def test_lines(path):
     for content, expected in [
         (b"ant\nbee", ["ant", "bee"]),
         (b"ant\nbee\n", ["ant", "bee"]),
@@ -44,18 +42,18 @@ def test_lines(path: Path) -> None:
         assert vocabulary_of(path, content) == expected
 
 
-def test_an_empty_line_takes_an_id_that_no_cell_has(path: Path) -> None:
+def test_an_empty_line_takes_an_id_that_no_cell_has(path):
     path.write_text("ant\n\nbee\n")
     column = categorical_column_with_vocabulary_file("c", path)
     assert ids(column, ["bee", "", "ant"]) == [[2], [-1], [0]]
     assert column.num_buckets == 3
 
 
-def test_the_first_lines(path: Path) -> None:
+def test_the_first_lines(path):
     assert vocabulary_of(path, b"b\na\na\n", vocabulary_size=2) == ["b", "a"]
 
 
-def test_integers(path: Path) -> None:
+def test_integers(path):
     content = f"7\n-3\n{2**63 - 1}\n{-(2**63)}\n".encode()
     expected = [7, -3, 2**63 - 1, -(2**63)]
     assert vocabulary_of(path, content, dtype="int64") == expected
@@ -63,7 +61,7 @@ def test_integers(path: Path) -> None:
     assert ids(column, [-3, 5, 7, -1]) == [[1], [-1], [0], [-1]]
 
 
-def test_read_by_fit_and_never_again(path: Path) -> None:
+def test_read_by_fit_and_never_again(path):
     path.write_text("ant\nbee\n")
     given = categorical_column_with_vocabulary_file("c", path)
     columns = FeatureColumns([embedding_column(given, "auto")]).fit({"c": ["ant"]})
@@ -78,7 +76,7 @@ def test_read_by_fit_and_never_again(path: Path) -> None:
         refitted.fit({"c": ["ant"]})
 
 
-def test_sequences(path: Path) -> None:
+def test_sequences(path):
     path.write_text("lab\nward\n")
     column = sequence_categorical_column_with_vocabulary_file("c", path, delimiter=">")
     encoded = column.fit({"c": ["lab"]}).encode({"c": ["ward>lab", None, "home>>lab>"]})
@@ -87,7 +85,7 @@ def test_sequences(path: Path) -> None:
     assert column.inverse([[1, -1]]).tolist() == [["ward", None]]
 
 
-def test_files_refused(path: Path) -> None:
+def test_files_refused(path):
     for content, options, message in [
         (b"", {}, "vocabulary.txt' of column 'c' has 0 lines, but at least 1"),
         (b"a\nb\n", {"vocabulary_size": 3}, "has 2 lines, but 3 are expected"),
@@ -105,7 +103,7 @@ def test_files_refused(path: Path) -> None:
             vocabulary_of(path, content, **options)
 
 
-def test_missing_file(path: Path) -> None:
+def test_missing_file(path):
     column = categorical_column_with_vocabulary_file("c", path)
     with pytest.raises(
         ValueError, match=r"vocabulary.txt' of column 'c' cannot be read \(No such file"
@@ -113,7 +111,7 @@ def test_missing_file(path: Path) -> None:
         column.fit({"c": ["ant"]})
 
 
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for options, error, message in [
         ({"vocabulary_file": None}, TypeError, "the path of a file; got None"),
         ({"vocabulary_size": 0}, ValueError, "'vocabulary_size' .* at least 1; got 0"),

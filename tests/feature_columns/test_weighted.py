@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import pickle
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,14 +21,14 @@ IDS, WEIGHTS = [[0, 1, 0], [-1, -1, -1], [1, -1, -1]], [[1, 2, 0.5], [0] * 3, [3
 SUMS = [[1.5, 2], [0, 0], [0, 3]]
 
 
-def padded(fill: Any = np.nan) -> dict[str, np.ndarray]:
+def padded(fill=np.nan):
     """`LISTS` as arrays; where there is no value, any weight is fine."""
     words = [["cat", "dog", "cat"], ["", "", ""], ["dog", "", ""]]
     weights = [[1, 2, 0.5], [fill] * 3, [3, fill, fill]]
     return {"word": np.array(words, object), "n": np.array(weights)}
 
 
-def test_forms_of_input() -> None:
+def test_forms_of_input():
     for X in [
         LISTS,
         pd.DataFrame(LISTS),
@@ -48,14 +47,14 @@ def test_forms_of_input() -> None:
         assert_array_equal(COLUMN.transform(X).toarray(), SUMS)
 
 
-def test_one_value_in_a_cell() -> None:
+def test_one_value_in_a_cell():
     X = pd.DataFrame({"word": ["cat", None, "cow"], "n": [0.5, None, 7.0]})
     encoded = COLUMN.encode(X)
     assert_array_equal(encoded[COLUMN.encoded_key], [[0], [-1], [-1]])
     assert_array_equal(encoded[COLUMN.weight_key], [[0.5], [0], [0]])
 
 
-def test_attributes() -> None:
+def test_attributes():
     assert COLUMN.name == "word_weighted_by_n"
     assert COLUMN.feature_keys == ("word", "n")
     assert COLUMN.num_buckets == 2
@@ -68,7 +67,7 @@ def test_attributes() -> None:
     assert_array_equal(indicator.transform(LISTS), SUMS)
 
 
-def test_vocabulary_is_learned_inside() -> None:
+def test_vocabulary_is_learned_inside():
     column = fc.weighted_categorical_column(
         fc.categorical_column_with_vocabulary_list("word"), "n"
     )
@@ -80,9 +79,7 @@ def test_vocabulary_is_learned_inside() -> None:
     assert clone(column).get_params()["categorical_column__key"] == "word"
 
 
-def reference(
-    table: np.ndarray, ids: np.ndarray, weights: np.ndarray, combiner: str
-) -> np.ndarray:
+def reference(table, ids, weights, combiner):
     """Row by row, as the combiners are defined."""
     rows = []
     for row_ids, row_weights in zip(ids, weights, strict=True):
@@ -107,7 +104,7 @@ def reference(
     ),
     combiner=st.sampled_from(["sum", "mean", "sqrtn"]),
 )
-def test_combiners(cells: Any, combiner: str) -> None:
+def test_combiners(cells, combiner):
     values = np.array(cells)
     ids, weights = values[..., 0].astype(int), values[..., 1]
     column = fc.weighted_categorical_column(
@@ -134,7 +131,7 @@ def test_combiners(cells: Any, combiner: str) -> None:
     assert_allclose(embedded.transform({"k": ids, "w": weights}), expected, **close)
 
 
-def test_weights_refused() -> None:
+def test_weights_refused():
     for X, message in [
         (
             {"word": ["cat", "dog"], "n": [1, None]},
@@ -158,7 +155,7 @@ def test_weights_refused() -> None:
                 refuse(X)
 
 
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for arguments, error, message in [
         (("word", "n"), TypeError, "'categorical_column' of a weighted .* got 'word'"),
         (

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What weights of rows mean for all that is learned by counting."""
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,31 +10,30 @@ from numpy.testing import assert_array_equal
 from skest import feature_columns as fc
 
 WEIGHTS = st.floats(1e-3, 1e3)
-Learned = Callable[[dict[str, Any], Any], Any]
 
 
-def boundaries(X: dict[str, Any], weight: Any) -> Any:
+def boundaries(X, weight):
     column = fc.bucketized_column(fc.numeric_column("x"), "quantiles:10")
     return column.fit(X, sample_weight=weight).boundaries_
 
 
-def scaled_boundaries(X: dict[str, Any], weight: Any) -> Any:
+def scaled_boundaries(X, weight):
     source = fc.numeric_column("x", default_value="mean", normalizer="standard")
     column = fc.bucketized_column(source, "quantiles:4")
     return column.fit(X, sample_weight=weight).boundaries_
 
 
-def quantile_map(X: dict[str, Any], weight: Any) -> Any:
+def quantile_map(X, weight):
     column = fc.numeric_column("x", normalizer="quantile")
     return np.concatenate(column.fit(X, sample_weight=weight).quantile_maps_[0])
 
 
-def most_frequent(X: dict[str, Any], weight: Any) -> Any:
+def most_frequent(X, weight):
     column = fc.categorical_column_with_vocabulary_list("c", max_categories=3)
     return list(column.fit(X, sample_weight=weight).vocabulary_)
 
 
-def shared(X: dict[str, Any], weight: Any) -> Any:
+def shared(X, weight):
     columns = [
         fc.categorical_column_with_vocabulary_list(key, max_categories=3)
         for key in "cd"
@@ -46,7 +42,7 @@ def shared(X: dict[str, Any], weight: Any) -> Any:
     return list(column.categorical_column_.vocabulary_)
 
 
-def share(X: dict[str, Any], weight: Any) -> Any:
+def share(X, weight):
     """Have 9 in just as many rows as are needed."""
     added = {key: np.append(values, [9, 9]) for key, values in X.items()}
     n_other = len(X["c"])
@@ -59,7 +55,7 @@ def share(X: dict[str, Any], weight: Any) -> Any:
 
 
 @st.composite
-def tables(draw: Any) -> dict[str, Any]:
+def tables(draw):
     x = draw(st.lists(st.integers(-4, 9), min_size=1, max_size=30))
     other = draw(st.permutations(x))
     return {"x": np.array(x) / 8, "c": np.array(x), "d": np.array(other)}
@@ -70,15 +66,13 @@ def tables(draw: Any) -> dict[str, Any]:
     [boundaries, scaled_boundaries, quantile_map, most_frequent, shared, share],
 )
 @given(X=tables(), weight=WEIGHTS)
-def test_equal_weights_are_no_weights(
-    learned: Learned, X: dict[str, Any], weight: float
-) -> None:
+def test_equal_weights_are_no_weights(learned, X, weight):
     weights = np.full(len(X["x"]), weight)
     if (X["c"] != -1).any():  # else there is no vocabulary
         assert_array_equal(learned(X, weights), learned(X, None))
 
 
-def test_equal_weights_of_many_rows() -> None:
+def test_equal_weights_of_many_rows():
     for n_rows in [10, 11, 1000, 12345]:
         for weight in [0.1, 1 / 3, 1e-300, 1e300]:
             X = {"x": np.arange(n_rows)}
@@ -89,9 +83,7 @@ def test_equal_weights_of_many_rows() -> None:
 
 @pytest.mark.parametrize("learned", [boundaries, quantile_map, most_frequent, shared])
 @given(X=tables(), data=st.data())
-def test_integers_are_repetitions(
-    learned: Learned, X: dict[str, Any], data: Any
-) -> None:
+def test_integers_are_repetitions(learned, X, data):
     n_rows = len(X["x"])
     draw = st.lists(st.integers(0, 5), min_size=n_rows, max_size=n_rows)
     weights = np.array(data.draw(draw))
@@ -102,9 +94,7 @@ def test_integers_are_repetitions(
 
 @pytest.mark.parametrize("learned", [boundaries, quantile_map, most_frequent, shared])
 @given(X=tables(), data=st.data())
-def test_the_order_of_rows_does_not_matter(
-    learned: Learned, X: dict[str, Any], data: Any
-) -> None:
+def test_the_order_of_rows_does_not_matter(learned, X, data):
     n_rows = len(X["x"])
     tenths = st.integers(1, 9).map(lambda n: n / 10)
     weights = np.array(data.draw(st.lists(tenths, min_size=n_rows, max_size=n_rows)))

@@ -2,13 +2,11 @@
 """Losses of the user's that read raw features."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor
 
 from skest import DNNEstimator, Estimator, RunConfig
 from skest import feature_columns as fc
@@ -19,27 +17,26 @@ from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 
 
-def scaled_error(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+def scaled_error(labels, logits, features):
     return (labels - logits).abs() * features["scale"]
 
 
 LABELS = [0.0, 0.0, 0.0]
 LOGITS = torch.tensor([[1.0], [2.0], [3.0]])
 SCALE = np.array([1.0, 10.0, 100.0])
-LOSS = (1 * 1 + 2 * 10 + 3 * 100) / 3
 
 
-def head(**options: Any) -> RegressionHead:
+def head(**options):
     return RegressionHead(loss_fn=scaled_error, **options)
 
 
 # Raw features
 
 
-def test_what_the_function_gets() -> None:
-    given: dict[str, Tensor] = {}
+def test_what_the_function_gets():
+    given = {}
 
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+    def loss_fn(labels, logits, features):
         given.update(features)
         return (labels - logits).abs()
 
@@ -67,7 +64,7 @@ def test_what_the_function_gets() -> None:
     assert given["gaps"].isnan().ravel().tolist() == [False, True, False]
 
 
-def test_a_missing_feature() -> None:
+def test_a_missing_feature():
     for features, listed in [
         (None, "are none"),
         ({"scales": SCALE}, "are 'scales'"),
@@ -88,7 +85,7 @@ class FirstLoss(Hook):
 
     value: float | None = None
 
-    def after_step(self, run: Any, loss: Tensor) -> None:
+    def after_step(self, run, loss):
         self.value = loss.item() if self.value is None else self.value
 
 
@@ -115,14 +112,14 @@ MODEL_FNS = {
 
 
 @pytest.mark.parametrize(("name", "in_batches"), [("dnn", True), ("combined", False)])
-def test_model_functions_give_raw_features(name: str, in_batches: bool) -> None:
+def test_model_functions_give_raw_features(name, in_batches):
     """The scale itself, though the network gets it standardised."""
 
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+    def loss_fn(labels, logits, features):
         # Nothing but the feature, so that the loss is known.
         return features["scale"] + 0 * logits
 
-    def data() -> Any:
+    def data():
         table = ArrayDataset(TABLE, TARGET, batch_size=20)
         return list(table) if in_batches else table
 
@@ -138,8 +135,8 @@ def test_model_functions_give_raw_features(name: str, in_batches: bool) -> None:
     assert results["average_loss"] == pytest.approx(TABLE["scale"].mean(), rel=1e-6)
 
 
-def test_fit_on_a_frame() -> None:
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+def test_fit_on_a_frame():
+    def loss_fn(labels, logits, features):
         return (labels - logits).abs() + features["scale"]
 
     own = RegressionHead(loss_fn=loss_fn)
@@ -155,10 +152,10 @@ def test_fit_on_a_frame() -> None:
 @pytest.mark.parametrize(
     ("X", "name"), [(RNG.normal(size=(60, 2)), "x"), (TABLE[["scale"]], "scale")]
 )
-def test_fit_on_numbers_only(X: Any, name: str) -> None:
+def test_fit_on_numbers_only(X, name):
     """An array is one column, `x`; a frame of numbers has its names."""
 
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+    def loss_fn(labels, logits, features):
         return features[name][:, :1] + 0 * logits
 
     model = DNNEstimator(RegressionHead(loss_fn=loss_fn), (4,), max_iter=1)

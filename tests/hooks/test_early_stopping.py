@@ -28,20 +28,6 @@ def estimator(tmp_path):
     return Estimator(model_fn, tmp_path, config)
 
 
-@pytest.mark.parametrize(
-    ("run_every_steps", "asked"), [(3, [0, 1, 4, 7]), (100, [0, 1])]
-)
-def test_how_often_the_rule_is_asked(estimator, run_every_steps, asked):
-    steps = []
-    hook = EarlyStoppingHook(
-        lambda run: steps.append(run.global_step),
-        run_every_secs=None,
-        run_every_steps=run_every_steps,
-    )
-    estimator.train(ENDLESS, [hook], steps=7)
-    assert steps == list(asked)
-
-
 def test_stops_behind_the_checkpoint_of_the_step(estimator):
     there = []
 

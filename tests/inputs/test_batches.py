@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skest.inputs import ArrayDataset
-from skest.inputs.batches import Source, pinned, tensor_batches
+from skest.inputs.batches import Source, tensor_batches
 
 CPU = torch.device("cpu")
 FLOATS = np.arange(5, dtype=np.float64) / 2
@@ -64,30 +64,3 @@ def test_labels_of_another_length_are_refused():
     source = Source([(torch.zeros(8, 2), torch.zeros(5))])
     with pytest.raises(ValueError, match="same number of rows; got 8 and 5"):
         next(tensor_batches(source, None, None, CPU, torch.float32))
-
-
-# Pinned memory
-
-
-@pytest.fixture
-def no_pinned_memory(monkeypatch):
-    """Let other memory be that which only a machine with a GPU has."""
-    empty_like = torch.empty_like
-    monkeypatch.setattr(torch, "empty_like", lambda leaf, pin_memory: empty_like(leaf))
-
-
-@pytest.mark.usefixtures("no_pinned_memory")
-@pytest.mark.parametrize(
-    ("leaf", "n_bytes"),
-    [
-        (torch.arange(6.0).view(2, 3).t(), 24),
-        (torch.arange(3000.0).view(3, 1000)[:, 0], 12),
-        (torch.ones(1).expand(5), 20),
-        (torch.empty(0, 2), 0),
-    ],
-    ids=["transposed", "column", "repeated", "empty"],
-)
-def test_all_leaves_are_pinned_in_no_more_memory_than_they_need(leaf, n_bytes):
-    copy = pinned(leaf)
-    assert torch.equal(copy, leaf)
-    assert copy.untyped_storage().nbytes() == n_bytes

@@ -13,8 +13,7 @@ from skest import Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.canned.dnn import dnn_model_fn
 from skest.heads import BinaryClassHead
-from skest.inputs import ArrayDataset, InputContext, csv_input_fn, parquet_input_fn
-from tests._models import assert_same_checkpoint
+from skest.inputs import InputContext, csv_input_fn, parquet_input_fn
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -327,13 +326,3 @@ def test_a_canned_model_trains_out_of_core(files, suffix):
     predictions = list(estimator.predict(make(files, suffix, columns=["x", "word"])))
     assert len(predictions) == N
     assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
-
-
-def test_the_same_batches_make_the_same_model_as_from_memory(files):
-    table = frame()
-    in_memory = ArrayDataset(
-        table[["x", "word"]], table["y"], batch_size=64, num_epochs=2
-    )
-    a = canned().train(make(files, "parquet", label="y", num_epochs=2))
-    b = canned().train(lambda: in_memory)
-    assert_same_checkpoint(a.checkpoint, b.checkpoint)

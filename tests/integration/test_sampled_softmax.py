@@ -2,14 +2,13 @@
 """A thousand classes, learned by an Estimator that samples the softmax."""
 
 import functools
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from skest import Estimator, EstimatorSpec, RunConfig
+from skest import Estimator, RunConfig
 from skest.canned.dnn import dnn_model_fn
 from skest.feature_columns import FeatureColumns, numeric_column
 from skest.heads import SampledSoftmaxHead
@@ -21,7 +20,7 @@ NAMES = [f"item {i}" for i in range(N_CLASSES)]
 HEAD = SampledSoftmaxHead(N_CLASSES, 60, label_vocabulary=NAMES)
 
 
-def rows(n: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+def rows(n, seed):
     """Points around one centre for every class."""
     centers = np.random.default_rng(0).normal(size=(N_CLASSES, WIDTH))
     rng = np.random.default_rng(seed)
@@ -30,7 +29,7 @@ def rows(n: int, seed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {"x": x.astype(np.float32)}, np.array(NAMES)[ids]
 
 
-def user_model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
+def user_model_fn(features, labels, mode):
     network = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), HEAD.output_layer(64))
     return HEAD.create_estimator_spec(
         features,
@@ -56,19 +55,17 @@ MODELS = {
 each_model = pytest.mark.parametrize("model_fn", MODELS.values(), ids=MODELS.keys())
 
 
-def estimator(model_fn: Any, model_dir: Any = None, seed: int = 0) -> Estimator:
+def estimator(model_fn, model_dir=None, seed=0):
     return Estimator(model_fn, model_dir, RunConfig(random_seed=seed, device="cpu"))
 
 
-def batches(start: int, stop: int) -> Any:
+def batches(start, stop):
     """Input function of the batches with these numbers."""
     return lambda: (rows(32, seed) for seed in range(start, stop))
 
 
 @each_model
-def test_training_goes_on_as_if_it_had_not_stopped(
-    model_fn: Any, tmp_path: Any
-) -> None:
+def test_training_goes_on_as_if_it_had_not_stopped(model_fn, tmp_path):
     whole = estimator(model_fn).train(batches(0, 8))
     estimator(model_fn, tmp_path).train(batches(0, 3))
     parts = estimator(model_fn, tmp_path).train(batches(3, 8))
