@@ -47,15 +47,6 @@ def test_a_directory_that_was_deleted(tmp_path):
     pickle.loads(saved).predict(X)
 
 
-def test_it_is_not_pickled(model):
-    fresh = pickle.dumps(model)
-    expected = model.predict_proba(X)
-    assert len(pickle.dumps(model)) == len(fresh)
-    again = pickle.loads(pickle.dumps(model))
-    assert again.estimator_._kept is None
-    assert_array_equal(again.predict_proba(X), expected)
-
-
 def test_hooks_get_a_model_of_their_own(model):
     expected = model.predict_proba(X)
 

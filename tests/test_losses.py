@@ -75,17 +75,6 @@ def test_poisson_loss():
         assert_allclose(logits.grad, [math.exp(logit) - label], rtol=1e-6)
 
 
-def test_reduction():
-    for reduction, expected in [
-        ("sum", 7.0),
-        ("sum_over_batch_size", 3.5),
-        ("auto", 3.5),
-    ]:
-        weights = torch.tensor([[1], [3]])
-        loss = losses.reduce_loss(torch.tensor([[1.0], [2.0]]), weights, reduction)
-        assert loss.item() == expected
-
-
 def test_weights_broadcast_and_elements_are_counted():
     per_example = torch.ones(2, 3, dtype=torch.float64)
     weights = torch.tensor([[2.0], [0.0]])

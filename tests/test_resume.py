@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """An interrupted training goes on in the middle of its input, bit for bit."""
 
-import dataclasses
 import itertools
 import logging
 import os
@@ -187,20 +186,6 @@ def test_a_finished_call_starts_its_input_anew(tmp_path, options, save):
     )
 
 
-def test_killed_behind_the_last_batch(tmp_path):
-    input_fn = table_fn(num_epochs=2)  # 10 steps
-    killed = make(tmp_path, save=5).train(input_fn)
-    position = read_checkpoint(tmp_path / "ckpt-5").input_position
-    assert position["batches"] == 5
-    at_the_end = {**position, "batches": 10}
-    killed._store.save(
-        dataclasses.replace(killed.checkpoint, input_position=at_the_end)
-    )
-    assert losses(killed, input_fn) == []  # finishes the interrupted call
-    assert killed.checkpoint.input_position is None
-    assert len(losses(killed, input_fn)) == 10
-
-
 def test_resume_input_is_a_setting(tmp_path):
     interrupt(make(tmp_path), INPUTS["table"], 37)
     anew = make()
@@ -234,15 +219,3 @@ def test_a_shorter_input_is_refused(tmp_path, n_left):
     with pytest.raises(ValueError, match="took 30 batches, but this input has fewer"):
         make(tmp_path).train(lambda: INPUTS["list"]()[:n_left] or [(X, Y)])
     assert DirectoryStore(tmp_path).latest_step() == 30
-
-
-@pytest.mark.parametrize("call", ["evaluate", "predict"])
-def test_evaluation_and_prediction_take_all_of_their_input(tmp_path, call):
-    interrupt(make(tmp_path), INPUTS["table"], 37)
-    estimator = make(tmp_path)
-    if call == "predict":
-        assert len(list(estimator.predict(table_fn()))) == len(X)
-    else:
-        steps = Recorder()
-        estimator.evaluate(table_fn(), hooks=[steps])
-        assert len(steps.losses) == 5

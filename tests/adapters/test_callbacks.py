@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import pickle
 
 import pytest
 from sklearn.base import clone
@@ -163,18 +162,6 @@ def test_partial_fit_is_a_fit_of_one_epoch():
         assert epochs_of(monitor, "accuracy") == [model.score(*IRIS)]
     epoch = ["begin fit", "begin epoch", "end epoch", "end fit"]
     assert recorder.calls == 2 * ["setup", *epoch, "teardown"]
-
-
-def test_clones_share_callbacks_and_pickles_keep_them():
-    recorder = Recorder()
-    model = make(DNNClassifier, max_iter=2).set_callbacks(recorder).fit(*IRIS)
-    assert clone(model)._skl_callbacks == [recorder]
-    loaded = pickle.loads(pickle.dumps(model))
-    (copied,) = loaded._skl_callbacks
-    assert copied is not recorder
-    assert copied.calls == recorder.calls
-    assert loaded.fit(*IRIS).n_iter_ == 2
-    assert len(copied.calls) == 2 * len(recorder.calls)
 
 
 @pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])

@@ -18,7 +18,6 @@ from sklearn.pipeline import make_pipeline
 
 from skest import DNNClassifier, LinearClassifier, RunConfig
 from skest import feature_columns as fc
-from skest.hooks import Hook
 from tests.adapters.conftest import make
 
 
@@ -46,22 +45,6 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
         model.predict_log_proba(X), np.log(probability), rtol=1e-4, atol=1e-5
     )
     assert model.decision_function(X).shape == (200,)
-
-
-def test_a_small_network_trains_with_one_thread(table):
-    X, y = table
-    seen = []
-
-    class Threads(Hook):
-        def before_step(self, run):
-            seen.append(torch.get_num_threads())
-
-    make(DNNClassifier, hooks=(Threads(),), max_iter=1).fit(X, y)
-    assert set(seen) == {1}
-    seen.clear()
-    config = RunConfig(num_threads=2)
-    make(DNNClassifier, hooks=(Threads(),), config=config, max_iter=1).fit(X, y)
-    assert set(seen) == {2}
 
 
 def test_fitted_attributes(table, columns):

@@ -16,7 +16,6 @@ from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, ModelFnClassifier, ModelFnRegressor
 from skest import feature_columns as fc
-from skest.exceptions import CheckpointMismatchError
 from skest.feature_columns import DenseFeatures
 from skest.heads import BinaryClassHead, MultiClassHead, RegressionHead
 from skest.metrics import Mean
@@ -257,25 +256,6 @@ def test_a_search_reaches_params(pairs):
     units = search.best_params_["modelfnclassifier__params__units"]
     weights = search.best_estimator_[-1].estimator_.get_variable_value("0.weight")
     assert weights.shape == (units, 2)
-
-
-# Going on
-
-
-def test_partial_fit_and_warm_start_go_on(pairs):
-    X, y = pairs
-    model = make(model_fns.with_head, batch_size=20)
-    for _ in range(4):
-        model.partial_fit(X, y, classes=["no", "yes"])
-    assert (model.n_iter_, model.n_steps_) == (4, 20)
-    in_one = make(model_fns.with_head, batch_size=20, max_iter=4).fit(X, y)
-    np.testing.assert_array_equal(model.predict_proba(X), in_one.predict_proba(X))
-    warm = make(model_fns.with_head, batch_size=20, max_iter=2, warm_start=True)
-    warm.fit(X, y).fit(X, y)
-    np.testing.assert_array_equal(warm.predict_proba(X), in_one.predict_proba(X))
-    with pytest.raises(CheckpointMismatchError, match="0.weight"):
-        warm.set_params(params__units=3).fit(X, y)
-    np.testing.assert_array_equal(warm.predict_proba(X), in_one.predict_proba(X))
 
 
 # Features

@@ -17,7 +17,6 @@ from skorch.callbacks import (
     Freezer,
     GradientNormClipping,
     LRScheduler,
-    PassthroughScoring,
 )
 
 import skest
@@ -45,22 +44,6 @@ def fit(*callbacks, data=IRIS, model=skest.DNNClassifier, verbose=0, **params):
 
 
 # The callbacks, unmodified, each with its effect
-
-
-def test_the_history_has_times_and_losses():
-    model, hook = fit(early_stopping=True)
-    assert [type(cb) for _, cb in hook._progress.callbacks] == [
-        EpochTimer,
-        PassthroughScoring,
-        PassthroughScoring,
-    ]
-    assert hook.history[:, "epoch"] == [1, 2, 3, 4, 5, 6]
-    assert min(hook.history[:, "dur"]) > 0
-    assert hook.history[:, "train_loss"] == pytest.approx(model.loss_curve_)
-    assert hook.history[:, "train_batch_count"] == 6 * [5]  # 135 rows by 32
-    sizes = [batch.get("train_batch_size") for batch in hook.history[-1]["batches"]]
-    assert sizes == [32, 32, 32, 32, 7, None]  # the last one is of validation
-    assert hook.history[-1, "valid_loss_best"] is True
 
 
 def test_scores_of_probabilities():

@@ -11,11 +11,7 @@ from skest import Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.canned.linear import linear_model_fn
 from skest.canned.sdca import LinearSDCA
-from skest.heads import (
-    BinaryClassHead,
-    MultiHead,
-    RegressionHead,
-)
+from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.losses import absolute_error
 from tests._models import assert_same_checkpoint
 

@@ -70,18 +70,3 @@ def test_another_number_of_optimizers_is_refused(n_optimizers):
 def test_shards_become_the_table(n_rows, n):
     table = torch.arange(2 * n_rows).reshape(n_rows, 2)
     assert torch.equal(gathered_rows([table[i::n] for i in range(n)], n_rows), table)
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        torch.zeros(1, 2),
-        torch.zeros(2, 3),
-        torch.zeros(2, 2, dtype=torch.float64),
-        torch.tensor(1.0),
-    ],
-)
-def test_shards_that_do_not_fit_are_refused(changed):
-    message = r"shard 1 of 2 of a table of 5 rows should be .*32 of shape \(2, 2\), and"
-    with pytest.raises(ValueError, match=message):
-        gathered_rows([torch.zeros(3, 2), changed], 5)

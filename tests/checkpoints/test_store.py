@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import dataclasses
 import json
+import logging
+import math
 import os
 import shutil
 import tempfile
@@ -12,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skest
+from skest import Estimator, EvalSpec
 from skest.checkpoints import format as checkpoint_format
 from skest.checkpoints import store as checkpoint_store
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import (
     DirectoryStore,
-    MemoryStore,
     eval_dir_of,
     read_eval_results,
     write_eval_result,
@@ -59,19 +62,6 @@ def point_to(model_dir, name):
 
 
 # Stores
-
-
-@pytest.mark.parametrize("kind", ["memory", "directory"])
-def test_a_store_gives_back_what_was_saved_last(kind, tmp_path):
-    store = (
-        MemoryStore() if kind == "memory" else DirectoryStore(tmp_path / "new" / "dir")
-    )
-    assert store.latest() is None
-    assert store.latest_step() is None
-    for step in (0, 3, 7):
-        store.save(checkpoint_of(step))
-    assert store.latest_step() == 7
-    assert_same_checkpoint(store.latest(), checkpoint_of(7))
 
 
 def test_layout(tmp_path):
@@ -338,3 +328,52 @@ def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, 
     monkeypatch.setattr(module, name, reading)
     assert store.latest().global_step == step
     assert store.latest().variables["a"].tolist() == [1.0] * 9
+
+
+def test_evaluate_records_its_results(tmp_path):
+    estimator = Estimator(model_fn, tmp_path)
+    assert read_eval_results(estimator.eval_dir()) == {}
+    estimator.train(table_fn())
+    estimator.evaluate(table_fn(), steps=1)
+    first = estimator.evaluate(table_fn())  # replaces the one of the same step
+    named = estimator.evaluate(table_fn(), steps=1, name="test")
+    second = estimator.train(table_fn()).evaluate(table_fn())
+    assert read_eval_results(str(estimator.eval_dir())) == {5: first, 10: second}
+    assert read_eval_results(estimator.eval_dir("test")) == {5: named}
+    written = json.loads((estimator.eval_dir() / "5.json").read_text())
+    assert written.items() >= first.items()
+
+
+def test_what_is_no_number_is_read_back(tmp_path):
+    for step, loss in ((20, math.nan), (10, math.inf)):
+        write_eval_result(tmp_path, {"global_step": step, "loss": loss})
+    results = read_eval_results(tmp_path)
+    assert list(results) == [10, 20]
+    assert results[10]["loss"] == math.inf
+    assert math.isnan(results[20]["loss"])
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(tmp_path, caplog):
+    estimator = Estimator(model_fn, tmp_path).train(table_fn())
+    estimator.eval_dir().write_text("a file is in the way")
+    with caplog.at_level(logging.WARNING, "skest"):
+        assert estimator.evaluate(table_fn())["global_step"] == 5
+    assert "The result is not recorded" in caplog.text
+
+
+def test_a_name_that_leads_elsewhere(tmp_path):
+    for name in ["../x", "a/b", "..", ".", "/x"]:
+        estimator = Estimator(model_fn, tmp_path / "model").train(table_fn(), steps=1)
+        with pytest.raises(ValueError, match="'name' of an evaluation must be .* of a"):
+            estimator.evaluate(table_fn(), name=name)
+        with pytest.raises(ValueError, match="'name' of EvalSpec must be the .* a dir"):
+            EvalSpec(table_fn(), name=name)
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    for content in ["{", "[]", '{"loss": 1}', '{"global_step": 1}']:
+        write_eval_result(tmp_path, {"global_step": 1})
+        (tmp_path / "2.json").write_text(content)
+        with pytest.raises(ValueError, match="/2.json' is not the result .*Delete it"):
+            read_eval_results(tmp_path)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import time
-from pathlib import Path
 
 import pytest
 
@@ -50,23 +49,6 @@ def test_an_error_leaves_nothing(tmp_path):
     with pytest.raises(KeyError, match="of the writer"):
         write_version(tmp_path, failing)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_number_that_another_process_took_meanwhile(tmp_path, monkeypatch):
-    rename, others = Path.rename, iter([True, True, False])
-
-    def racing(path, target):
-        if next(others):
-            write_version_of_another(target)
-        return rename(path, target)
-
-    def write_version_of_another(target):
-        target.mkdir()
-        write(target)
-
-    monkeypatch.setattr(Path, "rename", racing)
-    assert write_version(tmp_path, write, FakeClock(5)).name == "7"
-    assert names(tmp_path) == ["5", "6", "7"]
 
 
 def test_leftovers_go_after_a_day(tmp_path):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-import copy
+
+import contextlib
 import json
-import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skest.config.ranks import expand_nodes, hosts_of_tasks
 from skest.distributed import ClusterSpec, TaskConfig, task_from_env
 
 JOBS = {"ps": ["p0:5", "p1:6"], "chief": ["c0:1"], "worker": ["w0:2", "w1:3"]}
@@ -79,27 +80,6 @@ def test_tasks_that_are_not_there():
 
 
 # TaskConfig
-
-
-def test_properties_of_a_task():
-    for args, properties in [
-        # is_chief, ps, workers, global id, master
-        ((), (True, 0, 1, 0, "")),
-        (("chief", 0, CLUSTER), (True, 2, 3, 0, "c0:1")),
-        (("worker", 1, CLUSTER), (False, 2, 3, 2, "w1:3")),
-        (("ps", 1, CLUSTER), (False, 2, 3, 4, "p1:6")),
-        (("evaluator", 3), (False, 0, 0, None, "")),
-    ]:
-        task = TaskConfig(*args)
-        assert properties == (
-            task.is_chief,
-            task.num_ps_replicas,
-            task.num_worker_replicas,
-            task.global_id_in_cluster,
-            task.master,
-        )
-        assert pickle.loads(pickle.dumps(task)) == task
-        assert hash(task) == hash(copy.deepcopy(task))
 
 
 def test_wrong_tasks_are_refused():
@@ -299,3 +279,54 @@ def test_wrong_variables_of_launchers_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             task_from_env(environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("a[08-11],b", "a08 a09 a10 a11 b"),
+        ("n[1,3-4,007]x", "n1x n3x n4x n007x"),
+        ("r[1-2]n[0-1]", "r1n0 r1n1 r2n0 r2n1"),
+    ],
+)
+def test_a_list_of_nodes_is_expanded_as_by_scontrol(text, hosts):
+    assert expand_nodes(text) == hosts.split()
+
+
+def test_other_texts_are_refused():
+    for text, message in [
+        ("", "must be names with ranges in brackets.*got ''"),
+        ("a,,b", "must be names"),
+        ("n[1-2", "must be names"),
+        ("n[[1]]", "must be names"),
+        ("n[]", "A range of SLURM nodes .* got ''"),
+        ("n[3-1]", "ascending order.*got '3-1'"),
+        ("n[a-b]", "got 'a-b'"),
+        ("n[1-2-3]", "got '1-2-3'"),
+        ("n[0-999999999]", "at most 65536 hosts"),
+        ("n[0-999]m[0-999]", "at most 65536 hosts"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            expand_nodes(text)
+
+
+@given(st.text("na[],-01 ", max_size=12))
+def test_nothing_but_a_value_error_is_raised(text):
+    with contextlib.suppress(ValueError):
+        assert all(expand_nodes(text))
+
+
+def test_hosts_of_tasks():
+    for n_tasks, counts, expected in [(6, "2(x3)", "aabbcc"), (6, "4,1(x2)", "aaaabc")]:
+        assert hosts_of_tasks(list("abc"), n_tasks, counts) == list(expected)
+
+
+def test_counts_that_do_not_fit():
+    for counts, message in [
+        ("2", "must give 6 tasks to 3 nodes"),
+        ("", "must be counts such as"),
+        ("2(x999999999)", "must give 6 tasks to 3 nodes"),
+        ("-2", "must be counts such as"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            hosts_of_tasks(list("abc"), 6, counts)

@@ -4,11 +4,10 @@
 import logging
 import threading
 
-import numpy as np
 import pytest
 import torch
 
-from skest import Estimator, EstimatorSpec, RunConfig
+from skest import Estimator, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore
 from skest.config.run_config import strategy_of
@@ -24,6 +23,7 @@ from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
 from skest.engine.loop import Replica
 from skest.inputs import InputContext
+from tests._models import batches, model_fn
 
 JOBS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
 
@@ -33,24 +33,8 @@ def config(kind="worker", index=0, jobs=None, **settings):
     return RunConfig(task=TaskConfig(kind, index, cluster), **settings)
 
 
-def model_fn(features, labels, mode):
-    network = torch.nn.Linear(1, 1)
-    return EstimatorSpec(
-        mode,
-        network=network,
-        loss=lambda y, z, x: ((z - y) ** 2).mean(),
-        predictions=lambda z: {"z": z},
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.01),
-    )
-
-
-def input_fn():
-    X = np.ones((4, 1), np.float32)
-    return [(X, X)] * 20
-
-
 def made(config):
-    return replica_for(None, model_fn, input_fn, config)
+    return replica_for(None, model_fn, batches, config)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +107,6 @@ def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
     timer = threading.Timer(1.0, note_end, [tmp_path, 2])
     timer.start()
     with caplog.at_level(logging.INFO, "skest"):
-        Estimator(model_fn, config=settings).train(input_fn)
+        Estimator(model_fn, config=settings).train(batches)
     assert DirectoryStore(tmp_path).latest_step() == 2  # the end of this one
     timer.join()

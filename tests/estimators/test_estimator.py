@@ -41,17 +41,6 @@ def step_of(estimator):
 # Construction
 
 
-def test_the_parts_of_an_estimator(tmp_path):
-    config = RunConfig(random_seed=3)
-    estimator = Estimator(model_fn, tmp_path / "m", config, {"lr": 0.5})
-    assert estimator.model_dir == tmp_path / "m"
-    assert estimator.config == config.replace(model_dir=tmp_path / "m")
-    assert estimator.params == {"lr": 0.5}
-    assert estimator.eval_dir() == tmp_path / "m" / "eval"
-    assert estimator.eval_dir("test") == tmp_path / "m" / "eval_test"
-    assert not (tmp_path / "m").exists()
-
-
 def test_wrong_arguments_are_refused():
     for arguments, error, message in [
         (
@@ -90,26 +79,6 @@ def test_params_are_copied_for_everyone():
 
 
 # What model_fn and input_fn get and return
-
-
-def test_arguments_of_model_fn_come_by_name(trained):
-    seen = {}
-
-    def reordered(config, mode, labels, features):
-        seen[mode] = (features, labels, config)
-        return model_fn(features, labels, mode, {})
-
-    config = RunConfig(random_seed=1)
-    estimator = Estimator(reordered, config=config).train(table_fn(), steps=1)
-    estimator.evaluate(table_fn())
-    list(estimator.predict(table_fn()))
-    x, y = table()
-    for mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
-        features, labels, received = seen[mode]
-        assert np.array_equal(features, x[:4])
-        assert np.array_equal(labels, y[:4])
-        assert received == config
-    assert seen[ModeKeys.PREDICT][1] is None
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`add_metrics`, and metrics that are not skest's own."""
 
-import functools
-
 import pytest
 import torch
 from torch import nn
@@ -55,26 +53,6 @@ def test_beside_the_metrics_of_a_specification():
 
 
 # What metric_fn gets
-
-
-def test_it_takes_what_it_names():
-    estimator = trained()
-    x, _ = table()
-
-    def one(features):
-        return {"sum": (Mean(), features)}
-
-    def bound(labels, *, scale, config):
-        return {"sum": (Mean(), scale * labels)}
-
-    for metric_fn in (
-        one,
-        functools.partial(bound, scale=0.0),
-        lambda **k: {"sum": (Mean(), 0.0)},
-    ):
-        assert "sum" in add_metrics(estimator, metric_fn).evaluate(table_fn())
-    result = add_metrics(estimator, one).evaluate(table_fn())["sum"]
-    assert result == pytest.approx(x.mean(), abs=1e-6)
 
 
 def test_predictions_are_computed_only_if_named():

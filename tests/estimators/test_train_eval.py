@@ -22,8 +22,8 @@ from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import read_eval_results
 from skest.core.files import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.hooks import CheckpointListener, Hook, StopAtStepHook, stop_if_higher_hook
-from tests._models import At, Mean, Recorder, assert_same_checkpoint, model_fn, table_fn
+from skest.hooks import Hook, StopAtStepHook, stop_if_higher_hook
+from tests._models import At, Mean, assert_same_checkpoint, model_fn, table_fn
 
 ENDLESS = table_fn(num_epochs=None)
 EVAL = table_fn(batch_size=5)
@@ -96,23 +96,6 @@ def test_without_a_directory():
         metrics,
         [],
     )
-
-
-def test_hooks_listeners_and_steps(tmp_path):
-    training, evaluation, saved = Recorder(), Recorder(), []
-
-    class Saved(CheckpointListener):
-        def after_save(self, run):
-            saved.append(run.global_step)
-
-    train_and_evaluate(
-        make(tmp_path),
-        TrainSpec(ENDLESS, 5, [training], [Saved()]),
-        EvalSpec(EVAL, steps=2, hooks=[evaluation]),
-    )
-    assert training.steps == [1, 2, 3, 4, 5]
-    assert evaluation.calls == ["begin", *["before_step", "after_step"] * 2, "end"]
-    assert saved == [0, 5]
 
 
 # What it returns and exports

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import pickle
+from functools import partial
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse
 import sklearn
@@ -14,6 +17,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from skest import feature_columns as fc
+from skest.feature_columns.columns import same
 
 X = pd.DataFrame({"age": [20.0, 40.0, 60.0, 40.0], "education": ["b", "a", "b", "c"]})
 AGE = fc.numeric_column("age")
@@ -211,3 +215,74 @@ def test_names_that_occur_twice_are_those_of_a_column_transformer():
     frame = named.set_output(transform="pandas").transform(X)
     assert list(frame) == [*expected, "age__age"]
     assert named.set_output(transform="polars").transform(X).columns == list(frame)
+
+
+VOCABULARY = ["a", "b"]
+LISTS = {
+    "list": VOCABULARY,
+    "tuple": tuple(VOCABULARY),
+    "ndarray": np.array(VOCABULARY),
+    "objects": np.array(VOCABULARY, dtype=object),
+    "Series": pd.Series(VOCABULARY, index=[7, 8]),
+    "Index": pd.Index(VOCABULARY),
+    "extension": pd.array(VOCABULARY, dtype="string"),
+    "polars": pl.Series(VOCABULARY),
+}
+PAIRS = pd.DataFrame({"x": [1.0, 2.0], "c": VOCABULARY, "n": [0, 1]})
+
+
+def power(x, exponents, scale=1):
+    return x ** exponents[0] * scale
+
+
+NORMALIZERS = {
+    "name": "standard",
+    "partial": partial(power, exponents=np.array([2])),
+    "nested partial": partial(partial(power, exponents=[2]), scale=3),
+}
+
+
+def numeric(**options):
+    return fc.bucketized_column(fc.numeric_column("x", **options), [1.5])
+
+
+def listed(vocabulary, **options):
+    return fc.categorical_column_with_vocabulary_list("c", vocabulary, **options)
+
+
+COLUMNS = {
+    **{f"normalizer: {k}": numeric(normalizer=v) for k, v in NORMALIZERS.items()},
+    "dtype": numeric(dtype=np.float64),
+    "default": numeric(default_value="mean"),
+    "quantiles": fc.bucketized_column(fc.numeric_column("x"), "quantiles:2"),
+    "learned": listed(None, min_frequency=0.1, max_categories=2),
+    "delimiter": listed(VOCABULARY, delimiter="|"),
+    "identity": fc.categorical_column_with_identity("n", 3, default_value=0),
+    "hash": fc.categorical_column_with_hash_bucket("c", 3, "string"),
+    "cross": fc.crossed_column([listed(pd.Series(VOCABULARY)), "n"], 9, 7),
+    "weighted": fc.weighted_categorical_column(
+        listed(pd.Index(VOCABULARY)), "x", np.float32
+    ),
+    "sequence": fc.sequence_categorical_column_with_vocabulary_list(
+        "c", np.array(VOCABULARY)
+    ),
+}
+
+
+@pytest.mark.parametrize("source", COLUMNS.values(), ids=COLUMNS.keys())
+def test_two_columns_over_one_source(source):
+    """Estimators clone their columns, each for itself."""
+    assert same(source, clone(source))
+    pair = [fc.indicator_column(source), fc.embedding_column(clone(source), 2)]
+    for columns in (fc.FeatureColumns(pair), clone(fc.FeatureColumns(pair))):
+        assert source.encoded_key in columns.fit(PAIRS).encode(PAIRS)
+
+
+def test_shared_tables_of_cloned_columns():
+    for vocabulary in LISTS.values():
+        keys = [
+            listed(vocabulary),
+            fc.weighted_categorical_column(listed(vocabulary), "n"),
+        ]
+        columns = clone(fc.FeatureColumns(fc.shared_embeddings(keys, 2)))
+        assert len(columns.fit(PAIRS).encode(PAIRS)) == 3

@@ -57,19 +57,6 @@ init = torch.nn.init
 TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 
 
-def test_initializers_that_need_no_generator():
-    for initializer, expected in [
-        (init.zeros_, np.zeros((3, 2))),
-        (functools.partial(init.constant_, val=0.5), np.full((3, 2), 0.5)),
-        (lambda weights, table=TABLE: weights.copy_(table), TABLE),
-        (lambda weights, _: weights.copy_(TABLE), TABLE),
-        (lambda *tensors: tensors[0].copy_(TABLE), TABLE),
-    ]:
-        column = fc.embedding_column(IDENTITY, 2, initializer=initializer)
-        weights = column.initial_weights(torch.Generator(), torch.float32)
-        np.testing.assert_array_equal(weights, expected)
-
-
 def test_an_initializer_that_returns_another_tensor():
     column = fc.embedding_column(IDENTITY, 2, initializer=lambda t: torch.zeros(3, 2))
     with pytest.raises(TypeError, match="must fill the tensor that it is given"):

@@ -101,16 +101,6 @@ def table(rng):
     )
 
 
-USELESS = {
-    "name": [f"n{i}" for i in range(N)],
-    "category": pd.Categorical(np.arange(N)),
-    "row": np.arange(1, N + 1)[::-1],
-    "no number": [np.nan] * N,
-    "no text": [None] * N,
-    "no date": [pd.NaT] * N,
-}
-
-
 def test_a_table_of_everything(rng):
     X = table(rng)
     X.loc[0, ["text of numbers", "day", "few"]] = " ", None, None
@@ -156,17 +146,6 @@ def test_free_text():
         assert len(infer_feature_columns(X).active) == 1
 
 
-def test_what_tells_nothing_is_left_out():
-    for kind in ["dense", "linear"]:
-        for name in USELESS:
-            X = pd.DataFrame({"x": np.arange(N) / 7, name: USELESS[name]})
-            with pytest.warns(
-                UserWarning, match=f"{name!r} .* it is left out. To use it"
-            ):
-                columns = infer_feature_columns(X, kind)
-            assert [column.name for column in columns.active] == ["x"]
-
-
 @pytest.mark.filterwarnings("error")
 def test_what_may_tell_something_stays():
     for cells in [
@@ -209,7 +188,7 @@ def test_categories_that_look_like_numbers():
 
 
 def test_nothing_is_left():
-    X = pd.DataFrame({"name": USELESS["name"]})
+    X = pd.DataFrame({"name": [f"n{i}" for i in range(N)]})
     with (
         pytest.warns(UserWarning, match="'name'"),
         pytest.raises(ValueError, match="No column of X tells anything: 'name'"),

@@ -9,7 +9,6 @@ from skest.feature_columns.lookup import (
     Lookup,
     combined_rows,
     looked_up,
-    looked_up_often,
     row_lookup,
     row_table,
 )
@@ -81,21 +80,6 @@ def test_max_norm_clips_with_its_gradient():
     # d(x / |x|) / dx = (1 - x xᵀ / |x|²) / |x| where the row is clipped
     expected = torch.tensor([[0.128, -0.096], [1, 0]], dtype=torch.float64)
     torch.testing.assert_close(gradient.to_dense(), expected)
-
-
-def test_gradients_of_several_look_ups_are_put_one_behind_the_other():
-    weight = torch.randn(9, 2, requires_grad=True)
-    ids = [torch.tensor([7, -1, 7]), torch.tensor([[2, 7], [-1, -1]])]
-    tables = looked_up_often(weight, len(ids))
-    found = [row_lookup(t, i) for t, i in zip(tables, ids, strict=True)]
-    loss = sum((f * torch.arange(1.0, 1 + f.numel()).view_as(f)).sum() for f in found)
-    (gradient,) = torch.autograd.grad(loss, weight)
-    assert gradient._indices().tolist() == [[7, 0, 7, 2, 7, 0, 0]]
-
-    several = [row_lookup(weight, i) for i in ids]
-    loss = sum((f * torch.arange(1.0, 1 + f.numel()).view_as(f)).sum() for f in several)
-    (expected,) = torch.autograd.grad(loss, weight)
-    torch.testing.assert_close(gradient.to_dense(), expected.to_dense())
 
 
 # Several tables at once

@@ -28,22 +28,6 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def test_without_a_generator_the_seed_of_torch_decides():
-    columns = [fc.embedding_column(IDENTITY, 2)]
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        before = torch.get_rng_state()
-        first, second = (
-            fc.DenseFeatures(columns).state_dict()["k_embedding_weights"]
-            for _ in range(2)
-        )
-        assert torch.equal(before, torch.get_rng_state())
-        torch.manual_seed(4)
-        other = fc.DenseFeatures(columns).state_dict()["k_embedding_weights"]
-    assert torch.equal(first, second)
-    assert not torch.equal(first, other)
-
-
 AWKWARD = ["a.b", "a%2Eb", "type", "keys", "bias", "", "é x/y", "dense", "forward"]
 
 

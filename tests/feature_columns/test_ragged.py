@@ -2,7 +2,6 @@
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 from skest import feature_columns as fc
@@ -11,18 +10,6 @@ from skest.feature_columns.table import Table
 
 def objects(values):
     return np.fromiter(values, dtype=object, count=len(values))
-
-
-def test_lists_of_integers():
-    for cells in [
-        [[7, -1], None, [5]],
-        [[7, -1, None], None, [5]],
-        pl.Series([[7, -1, None], None, [5]]),
-        [np.array([7, -1]), np.array([]), np.array([5], dtype=np.int8)],
-    ]:
-        column = fc.categorical_column_with_identity("c", 8)
-        ids = column.encode({"c": cells})["c_ids"]
-        assert ids[:, :2].tolist() == [[7, -1], [-1, -1], [5, -1]]
 
 
 def test_no_lists_of_categories():

@@ -24,18 +24,6 @@ X = scipy.sparse.csr_array(DENSE)
 SCALED = DENSE / [5, 4, 1, 8]
 
 
-def test_encode():
-    column = SparseMatrixColumn().fit(X)
-    assert column.scale_.tolist() == [5, 4, 1, 8]
-    assert column.num_buckets == 4
-    encoded = column.encode(X)
-    assert_array_equal(
-        encoded["x_ids"], [[1, -1, -1], [0, 1, -1], [-1, -1, -1], [0, 1, 3]]
-    )
-    values = [[1, 0, 0], [1, -0.5, 0], [0, 0, 0], [0.2, 0.25, 1]]
-    assert_array_equal(encoded["x_ids_values"], values)
-
-
 def test_transform_is_sparse_and_scaled():
     column = SparseMatrixColumn().fit(X)
     matrix = column.transform(X)

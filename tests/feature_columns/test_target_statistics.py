@@ -114,21 +114,6 @@ def test_nothing_leaks_in_fit(rng, warm_start):
     assert model.loss_ > 0.68
 
 
-def test_what_is_held_out_teaches_nothing(rng):
-    X, y = noise(rng)
-    model = DNNClassifier(
-        feature_columns=[column_of()],
-        hidden_units=(32,),
-        max_iter=3,
-        early_stopping=True,
-        random_state=0,
-    ).fit(X, y)
-    assert max(model.validation_scores_) < 0.6
-    (column,) = model.feature_columns_.active
-    logs = column.statistics_[:, -1] * column.scale_[-1] + column.center_[-1]
-    assert_allclose(np.expm1(logs).sum(), 1800, rtol=1e-4)  # rows to train on
-
-
 def test_what_is_refused():
     for make, error, message in [
         (lambda: fc.target_statistics_column("c"), TypeError, "must be a categorical"),

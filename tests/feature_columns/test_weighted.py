@@ -54,19 +54,6 @@ def test_one_value_in_a_cell():
     assert_array_equal(encoded[COLUMN.weight_key], [[0.5], [0], [0]])
 
 
-def test_attributes():
-    assert COLUMN.name == "word_weighted_by_n"
-    assert COLUMN.feature_keys == ("word", "n")
-    assert COLUMN.num_buckets == 2
-    assert COLUMN.__sklearn_tags__().input_tags.allow_nan  # where there is no value
-    names = ["word_weighted_by_n_cat", "word_weighted_by_n_dog"]
-    assert COLUMN.get_feature_names_out().tolist() == names
-    indicator = fc.indicator_column(COLUMN)
-    assert indicator.name == "word_weighted_by_n_indicator"
-    assert indicator.get_feature_names_out().tolist() == names
-    assert_array_equal(indicator.transform(LISTS), SUMS)
-
-
 def test_vocabulary_is_learned_inside():
     column = fc.weighted_categorical_column(
         fc.categorical_column_with_vocabulary_list("word"), "n"

@@ -45,9 +45,7 @@ def test_unknown_predictions():
 
 
 HEADS = [
-    (BinaryClassHead(name="a"), [1.0, 0.0, 1.0]),
     (BinaryClassHead(label_vocabulary=["n", "y"], name="a"), ["y", "n", "y"]),
-    (MultiClassHead(3, name="a"), [2, 0, 1]),
     (MultiClassHead(3, label_vocabulary=list("xyz"), name="a"), ["z", "x", "y"]),
     (RegressionHead(name="a"), [0.5, 1.0, -3.0]),
     (RegressionHead(2, name="a"), [[0.5, 1.0], [2.0, 3.0], [0.0, -1.0]]),

@@ -5,12 +5,7 @@ import pytest
 
 from skest import Estimator, RunConfig
 from skest.checkpoints.store import DirectoryStore
-from skest.hooks import (
-    EpochwiseHook,
-    FinalOpsHook,
-    GlobalStepWaiterHook,
-    Run,
-)
+from skest.hooks import EpochwiseHook, FinalOpsHook, GlobalStepWaiterHook, Run
 from tests._models import N_ROWS, At, Recorder, model_fn, raising, table_fn
 from tests.checkpoints.test_store import checkpoint_of
 from tests.hooks.test_base import SPEC

@@ -63,8 +63,6 @@ EXPECTED = losses(table_fn())
     "input_fn",
     [
         lambda: DataLoader(TENSORS, batch_size=4),
-        lambda: DataLoader(Batches(), batch_size=None),
-        lambda: Batches(),
         lambda: Pipeline(TENSORS).batch(4),
         lambda: Pipeline(Stream()).batch(4).prefetch(),
         lambda: Pipeline(Batches()).unbatch().batch(4),

@@ -3,7 +3,6 @@
 
 import functools
 import logging
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from skest import Estimator
 from skest.engine.recorded.choice import make_step
 from skest.engine.recorded.step import GraphStep
 from skest.feature_columns import SequenceFeatures, sequence_numeric_column
@@ -20,11 +18,8 @@ from skest.hooks import (
     CheckpointListener,
     CheckpointSaverHook,
     Hook,
-    LoggingHook,
-    LRScheduleHook,
     NanLossHook,
     StepCounterHook,
-    make_early_stopping_hook,
 )
 from skest.losses import quantile_error
 from skest.networks import RNN
@@ -176,22 +171,7 @@ def with_another_method():
 @pytest.mark.parametrize(
     "hook",
     [
-        NanLossHook(),
-        LRScheduleHook(lambda step: 0.1),
-        make_early_stopping_hook(
-            Estimator(lambda features, mode: None), Path("enough").exists
-        ),
-    ],
-)
-def test_hooks_of_skest_change_nothing_that_is_recorded(hook):
-    assert isinstance(make_step("auto", known_spec(), [hook], 1000), GraphStep)
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [
         own(Hook),
-        own(LoggingHook, every_steps=10),
         CheckpointSaverHook(listeners=[own(CheckpointListener)]),
         with_another_method(),
     ],

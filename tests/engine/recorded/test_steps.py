@@ -46,9 +46,7 @@ class OwnRule(torch.optim.SGD):
     [
         lambda p: torch.optim.Adam(p, lr=0.1),
         lambda p: torch.optim.Adam(p, lr=0.1, fused=True, amsgrad=True),
-        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1), fused=True),
         lambda p: torch.optim.AdamW(p, lr=0.1, foreach=True),
-        lambda p: torch.optim.NAdam(p),
         lambda p: torch.optim.Rprop(p),
         lambda p: torch.optim.RMSprop(p, momentum=0.5, centered=True),
         lambda p: torch.optim.SGD(p, nesterov=True, momentum=0.9, weight_decay=0.1),
