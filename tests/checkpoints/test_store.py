@@ -377,3 +377,27 @@ def test_a_damaged_file_is_named(tmp_path):
         (tmp_path / "2.json").write_text(content)
         with pytest.raises(ValueError, match="/2.json' is not the result .*Delete it"):
             read_eval_results(tmp_path)
+
+
+def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path):
+    clock = FakeClock(now=1e9)
+    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
+    store = DirectoryStore(tmp_path, **options)
+    for step in range(6):  # one in every hour
+        store.save(checkpoint_of(step))
+        clock.now += 3600
+    assert on_disk(tmp_path) == [2, 4, 5]
+    point_to(tmp_path, "ckpt-2")
+    saved(tmp_path, 2, 6, 7, 8, **options)  # a training saves where it begins
+    assert on_disk(tmp_path) == [2, 4, 6, 7, 8]
+
+
+def test_a_bit_that_flips_is_seen(tmp_path):
+    write_eval_result(tmp_path, {"global_step": 1, "loss": 0.5, "auc": float("nan")})
+    content = (tmp_path / "1.json").read_bytes()
+    for i in range(0, 8 * len(content), 11):
+        damaged = bytearray(content)
+        damaged[i // 8] ^= 1 << i % 8
+        (tmp_path / "1.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match="is damaged"):
+            read_eval_results(tmp_path)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +60,20 @@ def test_leftovers_go_after_a_day(tmp_path):
     os.utime(tmp_path / ".tmp-of-yesterday", (then, then))
     write_version(tmp_path, write, FakeClock(5))
     assert {path.name for path in tmp_path.iterdir()} == {".tmp-of-today", "5"}
+
+
+def test_a_number_that_another_process_took_meanwhile(tmp_path, monkeypatch):
+    rename, others = Path.rename, iter([True, True, False])
+
+    def racing(path, target):
+        if next(others):
+            write_version_of_another(target)
+        return rename(path, target)
+
+    def write_version_of_another(target):
+        target.mkdir()
+        write(target)
+
+    monkeypatch.setattr(Path, "rename", racing)
+    assert write_version(tmp_path, write, FakeClock(5)).name == "7"
+    assert names(tmp_path) == ["5", "6", "7"]

@@ -141,6 +141,7 @@ def test_wrong_arguments_of_train_are_refused():
         ({"steps": 1, "max_steps": 2}, ValueError, "Only .* 'steps' and 'max_steps'"),
         ({"steps": 0}, ValueError, "'steps' must be positive; got 0"),
         ({"max_steps": 0}, ValueError, "'max_steps' must be positive; got 0"),
+        ({"steps": 2.0}, TypeError, "'steps' must be an integer; got 2.0"),
         ({"hooks": [1]}, TypeError, "'hooks' .* instances of skest.hooks.Hook; got 1"),
         (
             {"saving_listeners": [Hook()]},

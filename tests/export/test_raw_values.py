@@ -107,6 +107,7 @@ def test_lists_of_vectors():
         (NUMBER, ["3"], TypeError, "takes numbers; got '3'"),
         (NUMBER, [[1, 2]], ValueError, r"shape \(any, 1\); got \(1, 2\)"),
         (NUMBER, [np.inf], ValueError, "holds infinity"),
+        ({**NUMBER, "missing": None}, [np.nan], ValueError, "trained without"),
         (WHOLE, [2.5], ValueError, "takes whole numbers of dtype int64; got"),
         (WHOLE, [None], ValueError, "was trained without"),
         (WHOLE, [True, False], TypeError, "takes whole numbers; got booleans"),

@@ -203,3 +203,24 @@ def test_many_levels_have_vectors_for_rare_unknown_and_missing_ones():
     encoded = columns.encode(new)
     assert encoded["c_ids"].ravel().tolist() == [4, 11, 11, 12]
     assert encoded["c_target_statistics"].shape == (4, 2)
+
+
+USELESS = {
+    "name": [f"n{i}" for i in range(N)],
+    "category": pd.Categorical(np.arange(N)),
+    "row": np.arange(1, N + 1)[::-1],
+    "no number": [np.nan] * N,
+    "no text": [None] * N,
+    "no date": [pd.NaT] * N,
+}
+
+
+def test_what_tells_nothing_is_left_out():
+    for kind in ["dense", "linear"]:
+        for name in USELESS:
+            X = pd.DataFrame({"x": np.arange(N) / 7, name: USELESS[name]})
+            with pytest.warns(
+                UserWarning, match=f"{name!r} .* it is left out. To use it"
+            ):
+                columns = infer_feature_columns(X, kind)
+            assert [column.name for column in columns.active] == ["x"]

@@ -199,3 +199,17 @@ def test_wrong_class_based_metrics():
             MultiLabelHead(
                 3, label_vocabulary=vocabulary, classes_for_class_based_metrics=[class_]
             )
+
+
+def test_class_based_metrics():
+    head = MultiLabelHead(3, classes_for_class_based_metrics=[2, 0], name="zoo")
+    names = list(head.metrics())
+    assert names[-3:] == [
+        f"{key}/class0/zoo"
+        for key in ("probability_mean", "auc", "auc_precision_recall")
+    ]
+    assert "auc/class2/zoo" in names and "auc/class1/zoo" not in names
+    head = MultiLabelHead(
+        3, label_vocabulary=NAMES, classes_for_class_based_metrics=("dog", 2)
+    )
+    assert {"auc/dog", "auc/emu"} < set(head.metrics())

@@ -168,3 +168,16 @@ def test_only_trusted_versions_are_served(tmp_path):
         _, found = Client(server)("/v1/models/m")
     states = {s["version"]: s["state"] for s in found["model_version_status"]}
     assert states == {"1": "AVAILABLE", "2": "END"}
+
+
+def test_a_directory_that_is_out_of_reach(tmp_path, monkeypatch, caplog):
+    _single.write(tmp_path / "1")
+    catalog = Catalog({"a": tmp_path, "b": tmp_path}, load)
+
+    def fail():
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(catalog.models["a"], "refresh", fail)
+    catalog.refresh()
+    assert "No look for versions of a: not yours" in caplog.text
+    assert catalog.waiting == ["a"] and not catalog.ready
