@@ -3,7 +3,6 @@
 
 import torch
 from torch import nn
-from torch._higher_order_ops.scan import scan
 
 
 class Branches(nn.Module):
@@ -16,13 +15,3 @@ class Branches(nn.Module):
 
     def forward(self, x):
         return torch.cond(x.sum() > 0, self.a, self.b, (x,))
-
-
-class Loop(nn.Module):
-    """Goes from row to row."""
-
-    def forward(self, x):
-        def step(state, row):
-            return state + row, (state * row).clone()
-
-        return scan(step, torch.zeros(5), x)[1].exp()

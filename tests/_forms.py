@@ -6,9 +6,7 @@ columns that cannot, and `REFUSED_TABLES` tables, with the error.
 """
 
 import datetime
-from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,38 +18,36 @@ import torch
 NAN = np.nan
 DAY = datetime.date(2026, 1, 2)
 MOMENT = datetime.datetime(2026, 1, 2, 3)
-TIME = datetime.time(4)
 SPAN = datetime.timedelta(days=5)
 HUGE = 10**400
-LARGE = 2**60 + 1
 
 
-def repeated(*values: Any) -> list[Any]:
+def repeated(*values):
     """Four rows of the values in turn."""
     return [values[i % len(values)] for i in range(4)]
 
 
-def arrow_series(values: Any, kind: Any = None) -> pd.Series:
+def arrow_series(values, kind=None):
     return pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, type=kind)))
 
 
-def objects(*values: Any) -> pd.Series:
+def objects(*values):
     return pd.Series(repeated(*values), dtype=object)
 
 
-def polars(*values: Any, dtype: Any = None) -> pl.Series:
+def polars(*values, dtype=None):
     return pl.Series(repeated(*values), dtype=dtype)
 
 
-def arrow(*values: Any, kind: Any = None) -> pa.Array:
+def arrow(*values, kind=None):
     return pa.array(repeated(*values), type=kind)
 
 
-def masked(*values: Any) -> np.ma.MaskedArray:
+def masked(*values):
     return np.ma.masked_array(repeated(*values), mask=[False, True, False, True])
 
 
-def structs() -> pa.Array:
+def structs():
     return pa.array([{"a": 1}] * 4)
 
 
@@ -61,7 +57,7 @@ ONE_NAN = [1.5, NAN, 1.5, NAN]
 VECTORS = [[1.5, 2.0], [3.0, 4.0], [1.5, 2.0], [3.0, 4.0]]
 
 # What is read, as categories or as numbers.
-FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
+FORMS = {
     # polars
     "polars Categorical": (
         lambda: polars("a", None, dtype=pl.Categorical),
@@ -91,11 +87,7 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
         "categories",
         repeated(7, None),
     ),
-    "pandas, strings of pyarrow": (
-        lambda: arrow_series(A_NONE),
-        "categories",
-        A_NONE,
-    ),
+    "pandas, strings of pyarrow": (lambda: arrow_series(A_NONE), "categories", A_NONE),
     "pandas Index": (lambda: pd.Index(A_B), "categories", A_B),
     # objects
     "decimals": (lambda: objects(Decimal("1.5"), Decimal("NaN")), "numbers", ONE_NAN),
@@ -155,12 +147,11 @@ FORMS: dict[str, tuple[Callable[[], Any], str, list[Any]]] = {
 }
 
 DATES = r"'c' holds dates or durations \(.*Derive numbers or categories"
-MIX = r"'c' must hold either strings or integers only; got .*Convert the column"
 DICT = r"'c' holds {'a': 1} \(dict\); a cell .* a column of its own"
 STRUCT = r"'c' holds structs \(.*Struct.*\)\. Give each of their fields a column"
 
 # Dates, some of them missing.
-DATE_FORMS: dict[str, Callable[[], Any]] = {
+DATE_FORMS = {
     "polars Date": lambda: polars(DAY),
     "polars Datetime": lambda: polars(MOMENT),
     "pandas dates": lambda: pd.Series(pd.date_range("2026", periods=4)),
@@ -176,7 +167,7 @@ DATE_FORMS: dict[str, Callable[[], Any]] = {
     "pyarrow date": lambda: arrow(DAY, None),
 }
 # What is refused, and how.
-REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+REFUSED = {
     # Durations, and dates in lists
     "polars Duration": (lambda: polars(SPAN), ValueError, DATES),
     "pandas durations": (
@@ -231,11 +222,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         "'c' must hold .*; got an array with the fields 'n', 'm'. Make each field",
     ),
-    "no values": (
-        lambda: np.ones((4, 0)),
-        ValueError,
-        r"'c' has no values in its cells: its shape is \(4, 0\)",
-    ),
+    "no values": (lambda: np.ones((4, 0)), ValueError, r"'c' has .* shape is \(4, 0\)"),
     "a number": (lambda: 3.0, ValueError, "'c' must be an array; got the scalar 3.0"),
     "a dict": (lambda: {"d": [1]}, TypeError, "'c' must be one column; got a dict"),
     "a frame": (
@@ -243,11 +230,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "'c' must be one column; got a DataFrame. Give each column in it an entry",
     ),
-    "another length": (
-        lambda: [1, 2],
-        ValueError,
-        "column 'n' has 4 and column 'c' has 2",
-    ),
+    "another length": (lambda: [1, 2], ValueError, "column 'n' has 4 and .* 'c' has 2"),
     "sparse, one dimension": (
         lambda: scipy.sparse.coo_array(np.arange(4.0)),
         ValueError,
@@ -261,13 +244,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 }
 
 
-def records() -> np.ndarray:
+def records():
     return np.array([(1.0, "a")] * 4, dtype=[("n", "f8"), ("c", "U1")])
 
 
 KEYS = r"keys of a dict X must be names \(str\) or positions \(int\) .* got "
 
-REFUSED_TABLES: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+REFUSED_TABLES = {
     "polars LazyFrame": (
         lambda: pl.LazyFrame({"a": A_B}),
         TypeError,

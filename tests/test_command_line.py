@@ -244,11 +244,7 @@ def test_it_goes_on_when_nobody_reads(home, monkeypatch):
         ("--help", 0, "  train "),
         ("serve --help", 0, "usage: skest serve "),
         ("train --help", 0, "usage: skest train "),
-        (
-            "serve --port 1",
-            2,
-            "skest serve: error: .* required: .NAME=.PATH. See `skest",
-        ),
+        ("serve --port 1", 2, "skest .* error: .* required: .NAME=.PATH. See `skest"),
         ("serve no-such-directory", 2, "skest serve: error: There is no directory"),
         ("serve model", 2, "skest export model"),
         (
@@ -256,11 +252,7 @@ def test_it_goes_on_when_nobody_reads(home, monkeypatch):
             2,
             "choice: 'forest' .* --help`",
         ),
-        (
-            "train a.csv --target b -o m --separator ;;",
-            2,
-            "must be one character; got ';;'",
-        ),
+        ("train a.csv --target b -o m --separator ;;", 2, "must be one .* got ';;'"),
         ("--fly", 2, "skest: error: unrecognized arguments: --fly"),
         ("fly", 2, "skest: error: .* choice: 'fly'"),
         ("", 2, "skest: error: give a command: train, "),

@@ -4,7 +4,6 @@
 import gc
 import itertools
 import pickle
-import threading
 import weakref
 
 import numpy as np
@@ -13,9 +12,6 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.checkpoints.format import read_checkpoint
-from skest.exceptions import NanLossDuringTrainingError
-from skest.hooks import CheckpointSaverHook
 from tests._models import (
     NETWORKS,
     At,
@@ -82,19 +78,6 @@ def test_ten_steps_are_four_and_then_six(tmp_path, network, optimizer, with_dir)
     assert_same_checkpoint(parts.checkpoint, whole.checkpoint)
 
 
-@pytest.mark.parametrize("network", ["skest_dropout", "torch_dropout"])
-def test_a_checkpoint_in_the_middle_holds_the_random_streams(tmp_path, network):
-    whole = make(tmp_path / "whole", network=network)
-    whole.train(in_order(), hooks=[CheckpointSaverHook(save_steps=4)])
-    middle = read_checkpoint(tmp_path / "whole" / "ckpt-4")
-    again = make(seed=99, network=network)
-    again.checkpoint = middle
-    input_fn = in_order()
-    for _ in range(4):
-        next(input_fn())
-    assert_same_checkpoint(again.train(input_fn).checkpoint, whole.checkpoint)
-
-
 @pytest.mark.parametrize("with_dir", [False, True])
 def test_an_estimator_can_be_pickled(tmp_path, with_dir):
     estimator = make(tmp_path if with_dir else None, network="torch_dropout")
@@ -108,38 +91,6 @@ def test_an_estimator_can_be_pickled(tmp_path, with_dir):
             copied.train(SHUFFLED, steps=3).checkpoint,
             estimator.train(SHUFFLED, steps=3).checkpoint,
         )
-
-
-def known_loss(labels, logits, features):
-    return squared_loss(labels, logits, features)
-
-
-known_loss.__module__ = "skest.losses"  # as that of a head: needs no global generator
-
-
-def parallel_model_fn(features, labels, mode, params):
-    spec = model_fn(features, labels, mode, params)
-    return EstimatorSpec(**{**spec.__dict__, "loss": known_loss})
-
-
-@pytest.mark.parametrize("network", ["skest_dropout", "torch_dropout"])
-def test_threads_train_as_if_they_were_alone(network):
-    def train(seed):
-        estimator = make(seed=seed, model_fn=parallel_model_fn, network=network)
-        return estimator.train(SHUFFLED, steps=60)
-
-    expected = [train(seed).checkpoint for seed in range(2)]
-    results = {}
-    threads = [
-        threading.Thread(target=lambda s=seed: results.update({s: train(s).checkpoint}))
-        for seed in range(2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for seed in range(2):
-        assert_same_checkpoint(results[seed], expected[seed])
 
 
 # What belongs to the caller
@@ -157,27 +108,6 @@ def surroundings():
         "inference": torch.is_inference_mode_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
-
-
-@pytest.mark.parametrize(
-    ("network", "num_threads"), [("skest_dropout", 3), ("torch_dropout", "auto")]
-)
-def test_no_call_changes_what_belongs_to_the_caller(network, num_threads):
-    config = RunConfig(num_threads=num_threads)
-    estimator = Estimator(model_fn, config=config, params={"network": network})
-    before = surroundings()
-    estimator.train(SHUFFLED, steps=3)
-    assert surroundings() == before
-    estimator.evaluate(table_fn())
-    assert surroundings() == before
-    predictions = estimator.predict(table_fn())
-    for _ in range(6):
-        next(predictions)
-        assert surroundings() == before
-    predictions.close()
-    assert surroundings() == before
-    list(estimator.predict(table_fn()))
-    assert surroundings() == before
 
 
 def test_predictions_do_not_depend_on_the_callers_gradient_mode():
@@ -289,23 +219,6 @@ def test_an_interruption_before_the_first_step_saves_nothing(tmp_path):
     with pytest.raises(OSError, match="broken"):
         estimator.train(interrupted_input(OSError("broken"), 0))
     assert estimator.checkpoint is None
-
-
-def nan_after(n_batches):
-    def input_fn():
-        for i, (x, y) in enumerate(batches(10)):
-            yield x, y * np.float32("nan" if i >= n_batches else 1)
-
-    return input_fn
-
-
-@pytest.mark.parametrize("with_dir", [False, True])
-def test_a_loss_of_nan_keeps_the_older_checkpoint(tmp_path, with_dir):
-    estimator = make(tmp_path if with_dir else None).train(nan_after(4), steps=4)
-    before = estimator.checkpoint
-    with pytest.raises(NanLossDuringTrainingError, match="loss of step 7 is NaN"):
-        estimator.train(nan_after(2))
-    assert_same_checkpoint(estimator.checkpoint, before)
 
 
 # Modules of the user

@@ -23,17 +23,6 @@ def model(request, tmp_path):
     return DNNClassifier((4,), max_iter=2, random_state=0, config=config).fit(X, Y)
 
 
-def network_of(estimator):
-    return estimator._kept.spec.network
-
-
-def test_a_second_call_uses_the_model_of_the_first(model):
-    first = model.predict_proba(X)
-    network = network_of(model.estimator_)
-    assert_array_equal(model.predict_proba(X), first)
-    assert network_of(model.estimator_) is network
-
-
 def test_another_checkpoint_gives_another_model(model):
     before = model.predict_proba(X)
     model.partial_fit(X, Y)
@@ -56,15 +45,6 @@ def test_a_directory_that_was_deleted(tmp_path):
     with pytest.raises(NotFittedError, match="fit-.*, which does not exist.*fit again"):
         model.predict(X)
     pickle.loads(saved).predict(X)
-
-
-def test_it_is_not_pickled(model):
-    fresh = pickle.dumps(model)
-    expected = model.predict_proba(X)
-    assert len(pickle.dumps(model)) == len(fresh)
-    again = pickle.loads(pickle.dumps(model))
-    assert again.estimator_._kept is None
-    assert_array_equal(again.predict_proba(X), expected)
 
 
 def test_hooks_get_a_model_of_their_own(model):

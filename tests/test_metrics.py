@@ -4,8 +4,6 @@
 import copy
 import math
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
 from sklearn import metrics as sk
 
-from skest.metrics import AUC, Accuracy, BinaryBaseline, Mean, Metric, Precision, Recall
+from skest.metrics import AUC, Accuracy, BinaryBaseline, Mean, Precision, Recall
 
 
 class SmallAUC(AUC):
@@ -35,11 +33,10 @@ LABELLED = [
     lambda: SmallAUC(max_points=3),
     lambda: SmallAUC("PR", max_points=3),
 ]
-Data = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @st.composite
-def data(draw: Any, min_size: int = 1, max_size: int = 40) -> Data:
+def data(draw, min_size=1, max_size=40):
     """Scores with ties, labels and weights ≥ 0 of some examples."""
     n = draw(st.integers(min_size, max_size))
     scores = draw(
@@ -50,7 +47,7 @@ def data(draw: Any, min_size: int = 1, max_size: int = 40) -> Data:
     return scores, labels, weights
 
 
-def of(metric: Metric, *batches: tuple[Any, ...]) -> float:
+def of(metric, *batches):
     for batch in batches:
         metric.update(*batch)
     return metric.compute()
@@ -60,7 +57,7 @@ def of(metric: Metric, *batches: tuple[Any, ...]) -> float:
 
 
 @given(data())
-def test_against_scikit_learn(sample: Data) -> None:
+def test_against_scikit_learn(sample):
     scores, labels, weights = sample
     if weights.sum() == 0:
         return
@@ -81,7 +78,7 @@ def test_against_scikit_learn(sample: Data) -> None:
 
 
 @given(data())
-def test_auc_against_scikit_learn(sample: Data) -> None:
+def test_auc_against_scikit_learn(sample):
     scores, labels, weights = sample
     both = weights[labels == 1].sum() * weights[labels == 0].sum() > 0
     expected = sk.roc_auc_score(labels, scores, sample_weight=weights) if both else 0.0
@@ -89,7 +86,7 @@ def test_auc_against_scikit_learn(sample: Data) -> None:
 
 
 @given(data())
-def test_precision_recall_area_is_the_integral(sample: Data) -> None:
+def test_precision_recall_area_is_the_integral(sample):
     """Interpolated: many small steps from point to point, each with its precision."""
     scores, labels, weights = sample
     positives = weights[labels == 1].sum()
@@ -108,7 +105,7 @@ def test_precision_recall_area_is_the_integral(sample: Data) -> None:
     assert of(AUC("PR"), sample) == pytest.approx(area, abs=1e-5)
 
 
-def test_auc_at_the_edges() -> None:
+def test_auc_at_the_edges():
     for curve, labels, expected in [
         ("ROC", [1, 1], 0.0),
         ("ROC", [0, 0], 0.0),
@@ -121,7 +118,7 @@ def test_auc_at_the_edges() -> None:
             assert of(AUC(curve, max_points), ([0.2, 0.7], labels)) == expected
 
 
-def test_without_weight_everything_is_0() -> None:
+def test_without_weight_everything_is_0():
     for make in [Mean, BinaryBaseline, *LABELLED]:
         metric = make()
         assert metric.compute() == 0
@@ -130,13 +127,13 @@ def test_without_weight_everything_is_0() -> None:
         assert of(metric, (*values, zero)) == 0
 
 
-def test_a_score_at_the_threshold_is_negative() -> None:
+def test_a_score_at_the_threshold_is_negative():
     scores = torch.tensor([0.3])  # as float32 above 0.3, but equal in its own type
     assert of(Accuracy(0.3), (scores, [0])) == 1.0
     assert of(Recall(0.3), (scores, [1])) == 0.0
 
 
-def test_sums_are_float64() -> None:
+def test_sums_are_float64():
     """In float32, 2**24 + 1 is 2**24."""
     mean = Mean()
     for value in [2.0**24, 1.0, 1.0]:
@@ -149,9 +146,7 @@ def test_sums_are_float64() -> None:
 
 @pytest.mark.parametrize("make", LABELLED)
 @given(sample=data(2), cut=st.integers(0, 40))
-def test_splits_and_merges_do_not_matter(
-    make: Callable[[], Metric], sample: Data, cut: int
-) -> None:
+def test_splits_and_merges_do_not_matter(make, sample, cut):
     parts = [tuple(column[:cut] for column in sample)]
     parts += [tuple(column[cut:] for column in sample)]
     expected = of(make(), sample)
@@ -167,7 +162,7 @@ def test_splits_and_merges_do_not_matter(
 @given(data())
 @pytest.mark.parametrize("curve", ["ROC", "PR"])
 @pytest.mark.parametrize("buckets", [2, 5, 1024])
-def test_error_bound_of_buckets_holds(curve: str, buckets: int, sample: Data) -> None:
+def test_error_bound_of_buckets_holds(curve, buckets, sample):
     exact, rough = AUC(curve), AUC(curve, max_points=0)
     rough._BUCKETS = buckets
     difference = abs(of(exact, sample) - of(rough, sample))
@@ -177,7 +172,7 @@ def test_error_bound_of_buckets_holds(curve: str, buckets: int, sample: Data) ->
         assert difference < 1e-12
 
 
-def test_copies_pickles_and_resets() -> None:
+def test_copies_pickles_and_resets():
     for make in [Mean, BinaryBaseline, *LABELLED]:
         metric = make()
         batch = ([0.1, 0.6, 0.3, 0.8, 0.2],)
@@ -193,7 +188,7 @@ def test_copies_pickles_and_resets() -> None:
         assert of(metric, batch) == value
 
 
-def test_updates_do_not_wait_for_the_device() -> None:
+def test_updates_do_not_wait_for_the_device():
     """On the meta device, a look at any value is an error."""
     for make in [Mean, *LABELLED]:
         metric = make()
@@ -205,39 +200,35 @@ def test_updates_do_not_wait_for_the_device() -> None:
 # Errors
 
 
-def test_unknown_curve() -> None:
+def test_unknown_curve():
     with pytest.raises(ValueError, match="'curve' must be 'ROC' or 'PR'; got 'roc'"):
         AUC("roc")
 
 
-def test_shapes_must_agree() -> None:
+def test_shapes_must_agree():
     for make in LABELLED:
         with pytest.raises(ValueError, match=r"same shape; got \(2, 1\) and \(2,\)"):
             make().update([[0.1], [0.2]], [0, 1])
 
 
-def test_weights_must_fit() -> None:
+def test_weights_must_fit():
     for weights in [[1.0, 2.0], [[1.0, 2.0]], 1.0]:
-        with pytest.raises(
-            ValueError, match=r"'weights' must fit values of shape \(3, 1\)"
-        ):
+        with pytest.raises(ValueError, match=r"'weights' must fit values .* \(3, 1\)"):
             Mean().update([[1.0], [2.0], [3.0]], weights)
 
 
-def test_only_metrics_of_a_kind_merge() -> None:
+def test_only_metrics_of_a_kind_merge():
     with pytest.raises(TypeError, match="Precision merges with its own kind"):
         Precision().merge(Recall())
     with pytest.raises(ValueError, match="settings differ"):
         Precision(0.1).merge(Precision(0.2))
 
 
-def test_buckets_need_scores_in_the_unit_interval() -> None:
+def test_buckets_need_scores_in_the_unit_interval():
     for score in [-0.1, 1.5, math.inf]:
         auc = AUC(max_points=2)
         auc.update([0.1, score, 0.3], [0, 1, 1])
-        with pytest.raises(
-            ValueError, match=r"max_points=2 predictions needs scores in \[0"
-        ):
+        with pytest.raises(ValueError, match=r"max_points=2 predictions needs .* \[0"):
             auc.compute()
         other = AUC(max_points=2)
         other.update([0.5], [1])

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """An interrupted training goes on in the middle of its input, bit for bit."""
 
-import dataclasses
 import itertools
 import logging
 import os
 import re
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -157,38 +155,6 @@ def test_without_any_seed_the_checkpoint_knows_them(tmp_path, network, input_fn)
     assert_same_checkpoint(whole.checkpoint, again.checkpoint)
 
 
-def test_an_exception_saves_the_position_of_its_step(tmp_path):
-    estimator = make(tmp_path, save=0)
-    with pytest.raises(KilledError):
-        estimator.train(
-            INPUTS["table"], [At(37, raising(KilledError()))], max_steps=N_STEPS
-        )
-    assert estimator.checkpoint.global_step == 37
-    assert estimator.checkpoint.input_position["batches"] == 37
-    estimator.train(INPUTS["table"], max_steps=N_STEPS)
-    whole = make().train(INPUTS["table"], max_steps=N_STEPS)
-    assert_same_checkpoint(estimator.checkpoint, whole.checkpoint)
-
-
-def test_the_model_is_built_from_the_first_batch_of_all(tmp_path):
-    seen = []
-
-    def watching(features, labels, mode, params):
-        seen.append(features.tolist())
-        return model_fn(features, labels, mode, params)
-
-    estimator = Estimator(watching, config=RunConfig(tmp_path, random_seed=0))
-    for input_fn in (
-        lambda: Pipeline(rows).batch(7),
-        lambda: iter([(X[:7], Y[:7])] * 3),
-    ):
-        with pytest.raises(KilledError):
-            estimator.train(input_fn, [At(2, raising(KilledError()))])
-        estimator.train(input_fn)
-        estimator = Estimator(watching, config=RunConfig(random_seed=0))
-    assert seen == 4 * [X[:7].tolist()]
-
-
 # When the input starts anew
 
 
@@ -218,20 +184,6 @@ def test_a_finished_call_starts_its_input_anew(tmp_path, options, save):
     assert losses(estimator, INPUTS["table"], steps=5) == losses(
         again, INPUTS["table"], steps=5
     )
-
-
-def test_killed_behind_the_last_batch(tmp_path):
-    input_fn = table_fn(num_epochs=2)  # 10 steps
-    killed = make(tmp_path, save=5).train(input_fn)
-    position = read_checkpoint(tmp_path / "ckpt-5").input_position
-    assert position["batches"] == 5
-    at_the_end = {**position, "batches": 10}
-    killed._store.save(
-        dataclasses.replace(killed.checkpoint, input_position=at_the_end)
-    )
-    assert losses(killed, input_fn) == []  # finishes the interrupted call
-    assert killed.checkpoint.input_position is None
-    assert len(losses(killed, input_fn)) == 10
 
 
 def test_resume_input_is_a_setting(tmp_path):
@@ -267,22 +219,3 @@ def test_a_shorter_input_is_refused(tmp_path, n_left):
     with pytest.raises(ValueError, match="took 30 batches, but this input has fewer"):
         make(tmp_path).train(lambda: INPUTS["list"]()[:n_left] or [(X, Y)])
     assert DirectoryStore(tmp_path).latest_step() == 30
-
-
-@pytest.mark.parametrize("call", ["evaluate", "predict"])
-def test_evaluation_and_prediction_take_all_of_their_input(tmp_path, call):
-    interrupt(make(tmp_path), INPUTS["table"], 37)
-    estimator = make(tmp_path)
-    if call == "predict":
-        assert len(list(estimator.predict(table_fn()))) == len(X)
-    else:
-        steps = Recorder()
-        estimator.evaluate(table_fn(), hooks=[steps])
-        assert len(steps.losses) == 5
-
-
-def test_threads_end_with_the_call():
-    make().train(INPUTS["pipeline"], steps=3)
-    with pytest.raises(KilledError):
-        make().train(INPUTS["pipeline"], [At(3, raising(KilledError()))])
-    assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]

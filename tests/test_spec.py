@@ -51,9 +51,7 @@ def test_what_a_mode_requires_is_named():
 
 def test_unknown_modes_are_refused():
     for mode in ["predict", "", None]:
-        with pytest.raises(
-            ValueError, match=r"'mode' must be one of 'train', 'eval', 'inf"
-        ):
+        with pytest.raises(ValueError, match=r"'mode' .* one of 'train', 'eval', 'inf"):
             EstimatorSpec(mode, **COMPLETE)
 
 
@@ -101,11 +99,7 @@ def test_wrong_types_are_refused_by_name():
 
 def test_functions_take_what_they_are_called_with():
     for field, value, message in [
-        (
-            "loss",
-            lambda labels, logits: 0,
-            r"\(labels, logits, features\), by position",
-        ),
+        ("loss", lambda labels, logits: 0, r"\(labels, .* features\), by position"),
         ("loss", nn.MSELoss(), r"'loss' .* takes \(input: .*Give a function of labels"),
         ("encode", lambda features, labels: {}, r"'encode' .* as encode\(features\)"),
         ("update_metrics", lambda m: None, r"'update_metrics' .* takes \(m\)\."),
@@ -132,17 +126,6 @@ def test_reserved_metric_names_are_refused():
     for name in ["loss", "global_step"]:
         with pytest.raises(ValueError, match=f"metric name '{name}' is taken"):
             EstimatorSpec(ModeKeys.EVAL, **COMPLETE, eval_metrics={name: Mean()})
-
-
-def test_several_optimizers_and_schedulers():
-    second = torch.optim.SGD(NETWORK.parameters(), lr=0.1)
-    schedulers = [torch.optim.lr_scheduler.StepLR(OPTIMIZER, 1)]
-    spec = EstimatorSpec(
-        ModeKeys.TRAIN,
-        **{**COMPLETE, "optimizer": [OPTIMIZER, second], "lr_scheduler": schedulers},
-    )
-    assert spec.optimizers == (OPTIMIZER, second)
-    assert spec.lr_schedulers == tuple(schedulers)
 
 
 def test_a_norm_to_clip_at_is_positive():

@@ -61,14 +61,6 @@ def test_bad_features_are_refused_and_nothing_is_lost(kind, fitted, table):
         fitted.predict(bad)
 
 
-def test_an_unseen_category_has_no_id(fitted, table):
-    X, _ = table
-    unseen = fitted.predict_proba(X.assign(city="Paris"))
-    missing = fitted.predict_proba(X.assign(city=None))
-    np.testing.assert_array_equal(unseen, missing)
-    assert np.isfinite(unseen).all()
-
-
 def test_missing_labels(classifier_class, blobs):
     X, y = blobs
     labels = np.where(y == 1, None, "a")
@@ -76,14 +68,6 @@ def test_missing_labels(classifier_class, blobs):
         make(classifier_class).fit(X, labels)
     with pytest.raises(ValueError, match="NaN"):
         make(classifier_class).fit(X, np.where(y == 1, np.nan, 1.0))
-
-
-def test_lengths_differ(estimator_class, table):
-    X, y = table
-    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-        make(estimator_class).fit(X, y[:-1])
-    with pytest.raises(ValueError, match="inconsistent|sample_weight"):
-        make(estimator_class).fit(X, y, sample_weight=np.ones(3))
 
 
 @pytest.mark.parametrize(
@@ -101,13 +85,6 @@ def test_wrong_parameters(params, message, blobs):
     X, y = blobs
     with pytest.raises((ValueError, TypeError), match=message):
         make(skest.DNNClassifier, **params).fit(X, y)
-
-
-def test_a_categorical_column_in_a_dnn_must_be_wrapped(table):
-    X, y = table
-    city = fc.categorical_column_with_vocabulary_list("city")
-    with pytest.raises(ValueError, match="(?s)'city'.*embedding_column"):
-        make(skest.DNNClassifier, feature_columns=[city]).fit(X, y)
 
 
 def test_an_array_for_a_table_is_read_by_its_names(fitted, table):
@@ -134,32 +111,10 @@ def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
     assert np.isfinite(model.predict_proba(frame)).all()
 
 
-@pytest.mark.parametrize(
-    ("X", "message"),
-    [
-        (
-            pd.DataFrame([[1, "a"]] * 4, columns=["age", "age"]),
-            "'age' occurs 2 times",
-        ),
-        ({"age": 3, "city": "Rome"}, "'age' must be an array; got the scalar 3"),
-        ({"age": [1, 2, 3, 4], "city": ["a"]}, "'age' has 4 and column 'city' has 1"),
-        (pd.DataFrame(index=range(4)), "0 feature"),
-        ({}, "must hold at least one column"),
-        (pd.DataFrame({"__sample_weight__": ["a"] * 4}), "'__sample_weight__'.*Rename"),
-    ],
-    ids=["duplicates", "scalars", "lengths", "no columns", "empty dict", "reserved"],
-)
-def test_tables_that_are_none(X, message):
-    with pytest.raises(ValueError, match=message):
+def test_a_reserved_name():
+    X = pd.DataFrame({"__sample_weight__": ["a"] * 4})
+    with pytest.raises(ValueError, match="'__sample_weight__'.*Rename"):
         make(skest.DNNClassifier).fit(X, [0, 1, 0, 1])
-
-
-def test_a_lazy_frame_must_be_collected(table):
-    pl = pytest.importorskip("polars")
-    X, y = table
-    lazy = pl.LazyFrame({"city": X["city"].to_list()})
-    with pytest.raises(TypeError, match=r"collect\(\)"):
-        make(skest.DNNClassifier).fit(lazy, y)
 
 
 def test_wrong_validation_rows_are_refused_before_training(table):

@@ -36,14 +36,6 @@ def test_prediction_is_the_weighted_mean(X):
     np.testing.assert_allclose(model.predict(X), dummy.predict(X), atol=1e-2)
 
 
-def test_features_do_not_matter(X):
-    y = np.arange(6.0)
-    model = BaselineRegressor(random_state=0).fit(X, y)
-    other = BaselineRegressor(random_state=0).fit(X[::-1].reset_index(drop=True), y)
-    np.testing.assert_array_equal(model.predict(X), other.predict(X))
-    assert model.estimator_.get_variable_value("bias").shape == (1,)
-
-
 def test_features_need_rows():
     def model_fn(features, labels, mode):
         return baseline_model_fn(features, labels, mode, head=RegressionHead())

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-import pickle
 
 import pytest
 from sklearn.base import clone
@@ -133,13 +132,6 @@ def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
         assert_same_variables(before, after)
 
 
-def test_callbacks_change_no_bit(estimator_class):
-    plain = make(estimator_class, max_iter=4, batch_size=32).fit(*IRIS)
-    watched = clone(plain).set_callbacks(Snapshots()).fit(*IRIS)
-    assert plain.loss_curve_ == watched.loss_curve_
-    assert_same_variables(plain, watched)
-
-
 class Failing(Hook):
     def after_step(self, run, loss):
         raise OSError("the disk is full")
@@ -170,18 +162,6 @@ def test_partial_fit_is_a_fit_of_one_epoch():
         assert epochs_of(monitor, "accuracy") == [model.score(*IRIS)]
     epoch = ["begin fit", "begin epoch", "end epoch", "end fit"]
     assert recorder.calls == 2 * ["setup", *epoch, "teardown"]
-
-
-def test_clones_share_callbacks_and_pickles_keep_them():
-    recorder = Recorder()
-    model = make(DNNClassifier, max_iter=2).set_callbacks(recorder).fit(*IRIS)
-    assert clone(model)._skl_callbacks == [recorder]
-    loaded = pickle.loads(pickle.dumps(model))
-    (copied,) = loaded._skl_callbacks
-    assert copied is not recorder
-    assert copied.calls == recorder.calls
-    assert loaded.fit(*IRIS).n_iter_ == 2
-    assert len(copied.calls) == 2 * len(recorder.calls)
 
 
 @pytest.mark.parametrize("n_jobs", [1, pytest.param(2, marks=pytest.mark.slow)])

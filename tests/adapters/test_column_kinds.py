@@ -8,10 +8,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from skest import (
-    DNNClassifier,
-    LinearClassifier,
-)
+from skest import DNNClassifier, LinearClassifier
 from skest import feature_columns as fc
 
 WORDS = ["good", "bad", "the"]

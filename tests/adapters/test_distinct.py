@@ -46,31 +46,6 @@ def test_different_values_stay_apart_and_equal_ones_become_one():
             assert distinct_rows(whole._replace(labels=np.zeros(5))).n_rows == 5
 
 
-def test_labels_of_all_forms_are_compared():
-    x = {"x": np.zeros(4)}
-    matrix = np.array([[0, 1], [1, 0], [0, 1], [1, 1]])
-    frame = pd.DataFrame({"a": [0.0, 1, 0, 1], "b": list("ppqq")})
-    for labels, n_distinct in [
-        (np.array([0, 1, 0, 0]), 2),
-        (matrix, 3),
-        (scipy.sparse.csr_matrix(matrix), 3),
-        ({"a": np.array([0, 1, 0, 1]), "b": matrix}, 3),
-        (frame, 4),
-    ]:
-        assert distinct_rows(Rows(x, labels, None)).n_rows == n_distinct
-
-
-def test_a_csr_matrix_with_zeros_and_unsorted_indices_holds_the_same_rows():
-    tidy = scipy.sparse.csr_array(np.array([[0.0, 3, 4], [0, 3, 4]]))
-    untidy = scipy.sparse.csr_array(
-        (np.array([4.0, 0, 1, 2, 3, 4]), np.array([2, 0, 1, 1, 1, 2]), [0, 4, 6]),
-        (2, 3),
-    )
-    assert distinct_rows(Rows({"x": tidy}, np.zeros(2), None)).n_rows == 1
-    assert distinct_rows(Rows({"x": untidy}, np.zeros(2), None)).n_rows == 1
-    assert untidy.indices.tolist() == [2, 0, 1, 1, 1, 2]  # left as it was
-
-
 @settings(max_examples=50)
 @given(
     st.lists(

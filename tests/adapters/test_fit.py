@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a fitted estimator offers, and how fit behaves."""
 
-import pickle
 import re
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,21 +10,14 @@ import pytest
 import torch
 from sklearn.base import ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
-from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 
-from skest import (
-    DNNClassifier,
-    LinearClassifier,
-    LinearRegressor,
-    RunConfig,
-)
+from skest import DNNClassifier, LinearClassifier, RunConfig
 from skest import feature_columns as fc
-from skest.hooks import Hook
 from tests.adapters.conftest import make
 
 
@@ -56,33 +45,6 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
         model.predict_log_proba(X), np.log(probability), rtol=1e-4, atol=1e-5
     )
     assert model.decision_function(X).shape == (200,)
-
-
-def test_same_seed_same_model(estimator_class, table):
-    X, y = table
-    kwargs = {"batch_size": 32, "max_iter": 3}
-    a = make(estimator_class, **kwargs).fit(X, y)
-    b = make(estimator_class, **kwargs).fit(X, y)
-    other = make(estimator_class, random_state=1, **kwargs).fit(X, y)
-    np.testing.assert_array_equal(a.predict(X), b.predict(X))
-    assert a.loss_curve_ == b.loss_curve_
-    assert a.loss_curve_ != other.loss_curve_
-
-
-def test_a_small_network_trains_with_one_thread(table):
-    X, y = table
-    seen = []
-
-    class Threads(Hook):
-        def before_step(self, run):
-            seen.append(torch.get_num_threads())
-
-    make(DNNClassifier, hooks=(Threads(),), max_iter=1).fit(X, y)
-    assert set(seen) == {1}
-    seen.clear()
-    config = RunConfig(num_threads=2)
-    make(DNNClassifier, hooks=(Threads(),), config=config, max_iter=1).fit(X, y)
-    assert set(seen) == {2}
 
 
 def test_fitted_attributes(table, columns):
@@ -233,28 +195,6 @@ def test_the_time_left_is_that_of_all_trainings_of_a_fit(n_rows, capsys):
     assert not lines[-1].endswith(" left")
 
 
-def test_verbose_says_what_takes_long(monkeypatch):
-    monkeypatch.setattr("skest.core.console._A_FEW_SECONDS", 0.0)
-    said, is_said = [], threading.Event()
-
-    def write(text):
-        said.append(text)
-        if text.strip():
-            is_said.set()
-
-    def slow(x):
-        assert is_said.wait(60)
-        is_said.clear()
-        return x
-
-    monkeypatch.setattr("sys.stdout", SimpleNamespace(write=write, flush=int))
-    columns = [fc.numeric_column("x", normalizer=slow)]
-    model = LinearRegressor(feature_columns=columns, max_iter=1, early_stopping=False)
-    model.set_params(verbose=1).fit(pd.DataFrame({"x": [1.0, 2.0]}), [1.0, 2.0])
-    said = "".join(said)
-    assert "Feature columns learn from 2 rows\nEncoding 2 rows\n" in said
-
-
 def test_dtype(blobs):
     X, y = blobs
     assert make(DNNClassifier).fit(X, y).predict_proba(X).dtype == np.float64
@@ -279,10 +219,7 @@ def test_columns_of_an_array_by_number_and_by_name(blobs):
     X = X.copy()
     X[::5, 2] = np.nan
     codes = np.arange(120).reshape(-1, 1) % 3
-    columns = [
-        fc.numeric_column(0),
-        fc.numeric_column("x2", default_value="mean"),
-    ]
+    columns = [fc.numeric_column(0), fc.numeric_column("x2", default_value="mean")]
     model = make(DNNClassifier, feature_columns=columns, max_iter=3).fit(X, y)
     assert np.isfinite(model.predict_proba(X)).all()
     category = fc.categorical_column_with_vocabulary_list("x0")
@@ -308,25 +245,6 @@ def test_columns_of_a_frame_by_position(library, blobs):
     columns[0].set_params(key=4)
     with pytest.raises(ValueError, match="Column 4 is not in X, which has 'a', 'b'"):
         clone(model).fit(frame, y)
-
-
-def test_a_frame_of_numbers_without_names_is_an_array(blobs):
-    X, y = blobs
-    matrix = fc.indicator_column(fc.SparseMatrixColumn())
-    columns = [matrix, fc.bucketized_column(fc.numeric_column("x0"), "quantiles:3")]
-    model = make(DNNClassifier, feature_columns=columns).fit(pd.DataFrame(X), y)
-    expected = clone(model).fit(X, y).predict_proba(X)
-    for given in (X, pd.DataFrame(X)):
-        np.testing.assert_array_equal(model.predict_proba(given), expected)
-
-
-def test_a_refit_forgets_names(blobs):
-    X, y = blobs
-    model = make(DNNClassifier, max_iter=1)
-    model.fit(pd.DataFrame(X, columns=list("abcd")), y)
-    assert model.feature_names_in_.tolist() == list("abcd")
-    model.fit(X, y)
-    assert not hasattr(model, "feature_names_in_")
 
 
 def test_evaluate_after_set_params(table):
@@ -387,17 +305,6 @@ def test_going_on_equals_fitting_at_once(estimator_class, how, table):
     assert model.loss_curve_ == at_once.loss_curve_
 
 
-def test_seed_and_device_of_the_configuration_are_kept(table):
-    X, y = table
-    config = RunConfig(random_seed=7, device="cpu")
-    fits = [
-        make(DNNClassifier, random_state=None, config=config, max_iter=2).fit(X, y)
-        for _ in range(2)
-    ]
-    assert fits[0].loss_curve_ == fits[1].loss_curve_
-    assert fits[0].estimator_.config.device == "cpu"
-
-
 def test_activations_of_the_user(blobs):
     X, y = blobs
     shared = torch.nn.PReLU(dtype=torch.float64)
@@ -407,35 +314,6 @@ def test_activations_of_the_user(blobs):
         assert a.loss_curve_ == b.loss_curve_
     assert shared.weight.item() == 0.25
     assert torch.equal(state, torch.get_rng_state())
-
-
-def test_prediction_does_not_wait_for_training_of_another_model(table):
-    X, y = table
-    model = make(DNNClassifier, max_iter=1).fit(X, y)
-    answered = []
-
-    class PredictElsewhere(Hook):
-        def after_step(self, run, loss):
-            with ThreadPoolExecutor(1) as pool:
-                answered.append(pool.submit(model.predict, X).result(timeout=30))
-
-    noisy = make(DNNClassifier, activation=lambda x: torch.relu(x), max_iter=1)
-    noisy.set_params(hooks=(PredictElsewhere(),)).fit(X, y)
-    assert len(answered) == 1
-
-
-def test_a_table_is_pickled_once(table):
-    X, y = table
-    job = fc.categorical_column_with_hash_bucket("job", 20_000)
-    model = make(
-        DNNClassifier, feature_columns=[fc.embedding_column(job, 16)], max_iter=1
-    )
-    model.partial_fit(X, y).partial_fit(X, y)
-    table_and_slot = 2 * 20_000 * 16 * 4
-    pickled = pickle.dumps(model)
-    assert len(pickled) < 1.1 * table_and_slot
-    ids = pickle.loads(pickled).feature_columns_.transform(X)
-    np.testing.assert_array_equal(ids, model.feature_columns_.transform(X))
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["given rows", "a fraction"])
@@ -466,31 +344,12 @@ def test_a_warm_start_is_judged_by_the_present_rows(table):
     assert minus_loss(model, X[100:150], y[100:150]) == pytest.approx(before)
 
 
-def test_a_hook_that_stops_at_once(table):
-    X, y = table
-
-    class Stop(Hook):
-        def begin(self, run):
-            run.request_stop("at once")
-
-    model = make(DNNClassifier, hooks=(Stop(),)).fit(X, y)
-    assert (model.n_iter_, model.loss_curve_) == (0, [])
-    assert np.isnan(model.loss_)
-
-
 def test_numbers_with_a_large_offset():
     rng = np.random.default_rng(0)
     x = 1e9 + rng.normal(size=400)
     X = pd.DataFrame({"x": x, "word": ["a", "b"] * 200})
     y = x > 1e9
     assert make(DNNClassifier, max_iter=30).fit(X, y).score(X, y) > 0.95
-
-
-def test_more_classes_than_held_out_rows():
-    X = np.random.default_rng(0).normal(size=(300, 2))
-    y = np.arange(300) % 100
-    model = make(DNNClassifier, early_stopping=True, max_iter=1).fit(X, y)
-    assert len(model.validation_scores_) == 1
 
 
 def test_a_rare_class_may_be_held_out():
@@ -507,13 +366,3 @@ def test_a_rare_class_may_be_held_out():
             max_iter=1,
         )
         assert model.fit(X, y).classes_.tolist() == [0, 1, 2]
-
-
-def test_a_fit_that_holds_no_rows_out_has_no_best_score():
-    X, y = load_breast_cancer(return_X_y=True)
-    model = DNNClassifier((4,), max_iter=2, warm_start=True, early_stopping=True)
-    assert model.fit(X, y).best_validation_score_ is not None
-    model.set_params(early_stopping=False).fit(X, y)
-    assert model.best_validation_score_ is None
-    assert len(model.validation_scores_) == 2
-    assert len(model.loss_curve_) == 4

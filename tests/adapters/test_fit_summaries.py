@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-import pickle
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 
 from skest import DNNClassifier, MultiHeadEstimator, RunConfig
-from skest.hooks import SummarySaverHook
 from tests.hooks._events import event_files, scalars
 
 RNG = np.random.default_rng(0)
@@ -44,20 +41,6 @@ def test_losses_of_several_targets(tmp_path):
     MultiHeadEstimator((4,), max_iter=1, random_state=0, config=config).fit(X, y)
     (run,) = runs(tmp_path)
     assert {"loss", "loss/side", "loss/amount"} <= set(scalars(run))
-
-
-def test_the_fit_is_the_same_and_can_be_cloned_and_pickled(tmp_path):
-    hook = SummarySaverHook(save_steps=2, histograms=["variables", "gradients"])
-    settings = {"max_iter": 3, "random_state": 0, "dropout": 0.2}
-    plain = DNNClassifier((4,), batch_size=20, **settings).fit(X, Y)
-    shown = model(tmp_path, hooks=[hook], **settings)
-    expected = plain.predict_proba(X)
-    for estimator in (shown, pickle.loads(pickle.dumps(clone(shown)))):
-        np.testing.assert_array_equal(estimator.fit(X, Y).predict_proba(X), expected)
-        again = pickle.loads(pickle.dumps(estimator))
-        np.testing.assert_array_equal(again.predict_proba(X), expected)
-    assert len(runs(tmp_path)) == 2
-    assert all(len(event_files(run)) == 1 for run in runs(tmp_path))
 
 
 def test_nothing_is_written_unless_asked_for(tmp_path, monkeypatch):

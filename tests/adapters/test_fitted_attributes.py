@@ -6,11 +6,7 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from skest import (
-    LinearClassifier,
-    LinearEstimator,
-    LinearRegressor,
-)
+from skest import LinearClassifier, LinearEstimator, LinearRegressor
 from tests.adapters._families import rows_for, small
 
 N, N_FEATURES = 60, 3

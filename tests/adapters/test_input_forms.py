@@ -8,11 +8,10 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import scipy.sparse
 from sklearn.model_selection import cross_val_score
 from skorch.helper import SliceDict
 
-from skest import DNNClassifier, LinearClassifier
+from skest import DNNClassifier
 from tests._forms import DATE_FORMS, FORMS, REFUSED, REFUSED_TABLES
 from tests.adapters.conftest import make
 
@@ -122,26 +121,3 @@ def test_frames_whose_names_are_tuples():
     assert model.predict(mixed).shape == (4,)
     assert model.n_features_in_ == 2
     assert not hasattr(model, "feature_names_in_")
-
-
-@pytest.mark.parametrize("kind", [np.float64, np.int64])
-def test_masked_arrays_have_gaps(kind):
-    array = np.array(NUMBERS).astype(kind)
-    mask = np.eye(4, 2, dtype=bool)
-    gaps = np.where(mask, np.nan, array)
-    masked = np.ma.masked_array(array, mask)
-    model = small().fit(masked, Y)
-    np.testing.assert_array_equal(
-        model.predict_proba(masked), small().fit(gaps, Y).predict_proba(gaps)
-    )
-
-
-def test_sparse_long_doubles_and_long_indices(blobs):
-    X, y = blobs
-    matrix = scipy.sparse.csr_array(np.where(np.abs(X) > 1, X, 0))
-    expected = make(LinearClassifier, max_iter=2).fit(matrix, y).predict_proba(matrix)
-    long = matrix.copy()
-    long.indices, long.indptr = long.indices.astype("i8"), long.indptr.astype("i8")
-    for other in (matrix.astype(np.longdouble), long, matrix.tocoo(), matrix.tocsc()):
-        model = make(LinearClassifier, max_iter=2).fit(other, y)
-        np.testing.assert_allclose(model.predict_proba(other), expected)

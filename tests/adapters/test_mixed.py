@@ -213,46 +213,6 @@ def test_wrong_heads_and_targets(X):
         make(DNNEstimator, head=RegressionHead()).fit(X, X[["size"]])
 
 
-def test_weights_count_in_validation_scores(X):
-    weight = np.tile([1.0, 0.0], N // 2)
-    kept = weight > 0
-    labels = np.stack([X["size"] > 0, X["kind"] == "a"], axis=1).astype(int)
-    for target, y in {DNNClassifier: labels, DNNRegressor: X["size"] ** 3}.items():
-        models = [
-            make(target, early_stopping=True, max_iter=3).fit(
-                X, y, X_val=X[rows], y_val=y[rows], sample_weight_val=some
-            )
-            for rows, some in ((np.full(N, True), weight + 1e-12), (kept, None))
-        ]
-        first, second = (model.validation_scores_ for model in models)
-        np.testing.assert_allclose(first, second, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("head", "center", "scale"),
-    [
-        (RegressionHead(name="y"), 0.75, np.sqrt(0.1875)),
-        (PoissonRegressionHead(name="y"), np.log(0.75), 1.0),
-        (LogisticRegressionHead(name="y"), np.log(3), 1.0),
-        (
-            RegressionHead(name="y", loss_fn=lambda labels, logits: labels - logits),
-            0,
-            1,
-        ),
-        (RegressionHead(name="y", inverse_link_fn=lambda logits: 2 * logits), 0, 1),
-    ],
-)
-def test_the_scale_of_targets_of_given_heads(head, center, scale, X):
-    y = np.tile([0.0, 1.0], N // 2)
-    weight = np.tile([1.0, 3.0], N // 2)
-    model = make(DNNEstimator, head=head, max_iter=1).fit(X, y, weight)
-    if model._scale is None:
-        assert (center, scale) == (0, 1)
-    else:
-        np.testing.assert_allclose(model._scale.center, [center], atol=1e-12)
-        np.testing.assert_allclose(model._scale.scale, [scale])
-
-
 def test_a_head_of_the_users_with_any_constructor(X):
     class Mine(RegressionHead):
         def __init__(self, factor=1.0, **options):

@@ -1,23 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`MultiHeadEstimator`: several targets of different kinds."""
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import torch
-from sklearn.base import clone
 from sklearn.metrics import accuracy_score, r2_score
 
 from skest import DNNClassifier, DNNEstimator, MultiHeadEstimator
-from skest.heads import (
-    MultiClassHead,
-    MultiLabelHead,
-    RegressionHead,
-)
+from skest.heads import MultiLabelHead, RegressionHead
 from skest.hooks import Hook
 from tests.adapters.conftest import make
 
@@ -134,12 +126,6 @@ def test_missing_labels_count_for_nothing(X, y):
     assert model.score(X, gaps) == pytest.approx(np.mean(scores))
 
 
-def test_missing_classes_are_left_out_of_the_calibration(X, y):
-    gaps = y[["price"]].assign(sign=y["sign"].where(np.arange(N) % 7 > 0))
-    model = MultiHeadEstimator(max_iter=2, random_state=0).fit(X, gaps)
-    assert set(model.predict(X)["sign"]) <= set(y["sign"])
-
-
 def test_a_head_without_known_labels_has_no_score(X, y, fitted):
     unknown = y.assign(price=np.nan)
     one = y.assign(price=y["price"].where(np.arange(N) == 3))
@@ -180,19 +166,6 @@ def test_forms_of_y(X, y):
     single = multi_head().fit(X, y["sign"].to_numpy())
     assert single.predict(X).shape == (N,)
     assert single.predict_proba(X).shape == (N, 2)
-
-
-def test_early_stopping_partial_fit_pickle_and_clone(X, y):
-    model = multi_head(heads=HEADS, early_stopping=True).fit(X, y)
-    assert len(model.validation_scores_) == model.n_iter_
-    again = pickle.loads(pickle.dumps(model))
-    pd.testing.assert_frame_equal(again.predict(X), model.predict(X))
-    assert clone(model).get_params()["heads"] == HEADS
-
-    model = multi_head(heads={"sign": "classification", "price": "regression"})
-    classes = {"sign": ["minus", "plus", "zero"]}
-    model.partial_fit(X, y, classes=classes).partial_fit(X, y)
-    assert model.predict_proba(X)[0].shape == (N, 3)
 
 
 WRONG = {
@@ -272,26 +245,6 @@ def test_validation_goes_by_the_losses_and_finds_noisy_labels():
     assert wrong < 0.45
 
 
-def test_the_validation_score_is_minus_the_loss_of_training(X, y):
-    heads = {"sign": "classification", "price": "regression", "visits": "poisson"}
-    model = multi_head(heads=heads, early_stopping=True, max_iter=5)
-    model.fit(X, y, X_val=X, y_val=y)
-    head = model._target.head(None)
-    logits = {
-        "sign": model._predict(X, [("sign", "logits")])[("sign", "logits")],
-        "visits": model._predict(X, [("visits", "logits")])[("visits", "logits")],
-    }
-    price = y["price"].to_numpy()
-    predicted = model.predict(X)["price"].to_numpy()
-    losses = head.heads[0].loss(
-        (y["sign"] == "plus").astype(int), torch.from_numpy(logits["sign"])
-    )
-    losses += head.heads[2].loss(y["visits"], torch.from_numpy(logits["visits"]))
-    losses += np.mean((predicted - price) ** 2) / np.var(price)
-    best = model.best_validation_score_
-    assert best == pytest.approx(-float(losses), rel=1e-3)
-
-
 def test_one_held_out_label_is_enough_and_none_is_refused_before_training(X, y):
     rare = y[["price", "visits"]].assign(price=y["price"].where(np.arange(N) < 5))
     model = multi_head(
@@ -364,25 +317,6 @@ WRONG_TARGETS = {
         "dates or durations",
     ),
 }
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [
-        ("classification", "str"),
-        (MultiClassHead(3), "float"),
-        (MultiClassHead(3), "Int64"),
-    ],
-)
-def test_three_classes_with_gaps(kind, dtype, X):
-    ids = pd.Series(np.arange(N) % 3).where(np.arange(N) % 4 > 0)
-    if dtype == "str":
-        ids = ids.map({0: "a", 1: "b", 2: "c"})
-    y = pd.DataFrame({"c": ids if dtype == "str" else ids.astype(dtype)})
-    y["size"] = X["size"].to_numpy()
-    heads = {"c": kind, "size": "regression"}
-    model = multi_head(heads=heads, early_stopping=True, max_iter=2)
-    assert np.isfinite(model.fit(X, y).score(X, y))
 
 
 @pytest.mark.parametrize(

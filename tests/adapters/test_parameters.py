@@ -4,7 +4,6 @@
 import inspect
 import pickle
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from skest import DNNClassifier, ModelFnRegressor, RNNRegressor, adapters
 
 
 @pytest.mark.parametrize("name", adapters.__all__)
-def test_every_parameter_is_documented_and_checked(name: str) -> None:
+def test_every_parameter_is_documented_and_checked(name):
     cls = getattr(skest, name)
     arguments = inspect.signature(cls).parameters
     section = cls.__doc__.split("Parameters\n----------\n")[1].split("\n\nAttributes")[
@@ -27,7 +26,7 @@ def test_every_parameter_is_documented_and_checked(name: str) -> None:
     assert set(cls._parameter_constraints) == set(arguments) == set(cls().get_params())
 
 
-def test_a_default_of_one_family_is_not_that_of_others() -> None:
+def test_a_default_of_one_family_is_not_that_of_others():
     assert (RNNRegressor().clip_norm, DNNClassifier().clip_norm) == (5.0, None)
     assert not hasattr(ModelFnRegressor(), "n_members")
     assert "loss" not in ModelFnRegressor().get_params()
@@ -36,12 +35,12 @@ def test_a_default_of_one_family_is_not_that_of_others() -> None:
 class Narrow(DNNClassifier):
     """A subclass as scikit-learn wants it: a constructor that stores what it is given."""
 
-    def __init__(self, width: int = 8, *, tol: float = 1e-3, random_state: Any = 0):
+    def __init__(self, width=8, *, tol=1e-3, random_state=0):
         super().__init__((width,), tol=tol, max_iter=3, random_state=random_state)
         self.width = width
 
 
-def test_a_subclass_with_a_constructor_of_its_own() -> None:
+def test_a_subclass_with_a_constructor_of_its_own():
     X = np.random.default_rng(0).normal(size=(40, 3))
     y = X[:, 0] > 0
     model = clone(Narrow(4)).set_params(width=5).fit(X, y)
@@ -52,7 +51,7 @@ def test_a_subclass_with_a_constructor_of_its_own() -> None:
         Narrow(tol=-1).fit(X, y)
 
 
-def test_unknown_and_positional_arguments() -> None:
+def test_unknown_and_positional_arguments():
     with pytest.raises(TypeError, match=r"DNNClassifier.*unexpected.*'droput'"):
         DNNClassifier(droput=0.1)
     with pytest.raises(TypeError, match="takes from 1 to 2 positional arguments"):

@@ -5,18 +5,13 @@ import pandas as pd
 import pytest
 from sklearn.metrics import log_loss
 
-from skest import (
-    DNNClassifier,
-    DNNRegressor,
-    export,
-)
+from skest import DNNClassifier, DNNRegressor, export
 from skest.adapters.skorch import skorch_features, to_skorch
 from skest.adapters.targets.classes import temperature_of
 from skest.feature_columns import (
     categorical_column_with_vocabulary_list,
     embedding_column,
 )
-from skest.hooks import Hook
 from skest.optimizers.schedules import CosineCycles
 
 
@@ -81,18 +76,6 @@ def test_labels_of_noise_are_trained_on_for_a_short_time():
     assert model.n_iter_ <= CosineCycles(1, 1).ends(100)[0]
     X, y = rng.normal(size=(400, 10)), rng.integers(2, size=400)
     assert log_loss(y, model.predict_proba(X)) < 0.73
-
-
-def test_hooks_see_one_training_on_a_part_and_one_on_all(table):
-    class Begun(Hook):
-        n = 0
-
-        def begin(self, run):
-            self.n += 1
-
-    begun = Begun()
-    recipe(max_iter=2, hooks=[begun]).fit(*table)
-    assert begun.n == 2
 
 
 def test_rows_of_the_caller_decide_on_the_epoch_and_are_not_trained_on(table):

@@ -9,14 +9,7 @@ from sklearn.metrics import mean_absolute_error, mean_pinball_loss
 from skest import BaselineRegressor, DNNRegressor
 from tests.adapters.conftest import make
 
-LOSSES = [
-    "squared_error",
-    "absolute_error",
-    "huber",
-    "quantile",
-    "poisson",
-    "logistic",
-]
+LOSSES = ["squared_error", "absolute_error", "huber", "quantile", "poisson", "logistic"]
 
 
 @pytest.fixture(name="shares")
@@ -94,11 +87,7 @@ def test_early_stopping_goes_by_the_loss(params, loss, shares):
 @pytest.mark.parametrize(
     ("loss", "wrong", "match"),
     [
-        (
-            "poisson",
-            -1.0,
-            r"needs y that is not negative; got -1 in row 3\. Correct or",
-        ),
+        ("poisson", -1.0, r"needs y that is not negative; .* -1 in row 3\. Correct or"),
         ("logistic", -0.5, r"needs y in \[0, 1\]; got -0.5 in row 3"),
         ("logistic", 1.5, r"got 1.5 in row 3.*choose loss=\"squared_error\""),
     ],

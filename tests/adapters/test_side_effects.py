@@ -59,10 +59,7 @@ def two_threads():
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["dropout", "loss of the user's", "RNNClassifier"],
-)
+@pytest.mark.parametrize("name", ["dropout", "loss of the user's", "RNNClassifier"])
 def test_the_process_stays_as_it_was(name, two_threads):
     estimator = clone(FAMILIES[name]).set_params(random_state=None)
     X, y, weight = rows_for(estimator)

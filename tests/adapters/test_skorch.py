@@ -11,15 +11,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 from skorch.callbacks import (
     BatchScoring,
     Callback,
-    Checkpoint,
     EarlyStopping,
     EpochScoring,
     EpochTimer,
     Freezer,
     GradientNormClipping,
     LRScheduler,
-    PassthroughScoring,
-    TrainEndCheckpoint,
 )
 
 import skest
@@ -29,7 +26,6 @@ from skest.inputs import ArrayDataset
 from tests.adapters._nets import (
     IRIS,
     IRIS_32,
-    assert_same_variables,
     predictions,
     small_net,
     table_fn,
@@ -48,22 +44,6 @@ def fit(*callbacks, data=IRIS, model=skest.DNNClassifier, verbose=0, **params):
 
 
 # The callbacks, unmodified, each with its effect
-
-
-def test_the_history_has_times_and_losses():
-    model, hook = fit(early_stopping=True)
-    assert [type(cb) for _, cb in hook._progress.callbacks] == [
-        EpochTimer,
-        PassthroughScoring,
-        PassthroughScoring,
-    ]
-    assert hook.history[:, "epoch"] == [1, 2, 3, 4, 5, 6]
-    assert min(hook.history[:, "dur"]) > 0
-    assert hook.history[:, "train_loss"] == pytest.approx(model.loss_curve_)
-    assert hook.history[:, "train_batch_count"] == 6 * [5]  # 135 rows by 32
-    sizes = [batch.get("train_batch_size") for batch in hook.history[-1]["batches"]]
-    assert sizes == [32, 32, 32, 32, 7, None]  # the last one is of validation
-    assert hook.history[-1, "valid_loss_best"] is True
 
 
 def test_scores_of_probabilities():
@@ -88,30 +68,6 @@ def test_scores_of_probabilities():
     assert best["neg_log_loss"] == pytest.approx(-log_loss(y[:200], proba))
     assert best["valid_loss"] == pytest.approx(log_loss(y[:200], proba))
     assert best["score"] == model.score(X[:200], y[:200])
-
-
-def test_weights_that_callbacks_restore_stay_beside_early_stopping():
-    worse = EarlyStopping(
-        "valid_loss", lower_is_better=False, patience=4, load_best=True
-    )
-    model, _ = fit(worse, early_stopping=True)
-    alone, _ = fit(early_stopping=True, max_iter=1)
-    assert_same_variables(model, alone)
-    assert model.best_validation_score_ > model.validation_scores_[0]
-
-
-def test_checkpoint_saves_and_loads_the_best(tmp_path):
-    number = EpochScoring(
-        lambda net, X, y: len(net.history), name="number", on_train=True
-    )
-    model, hook = fit(
-        number, Checkpoint("number_best", dirname=tmp_path, load_best=True)
-    )
-    alone, _ = fit(max_iter=1)
-    assert_same_variables(model, alone)
-    assert len(hook.history) == 1  # the checkpoint brought its own
-    names = ["criterion.pt", "history.json", "optimizer.pt", "params.pt"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
 # How the hook behaves
@@ -154,21 +110,6 @@ def test_a_callback_can_stop_anywhere(stop_at):
     assert model.n_iter_ == (0 if stop_at == 1 else 1 if stop_at < 12 else 2)
 
 
-class Nothing(Callback):
-    pass
-
-
-def test_callbacks_change_no_bit(estimator_class):
-    plain = make(estimator_class, max_iter=4, batch_size=32).fit(*IRIS)
-    score = EpochScoring("neg_max_error", on_train=True, use_caching=False)
-    watched, _ = fit(Nothing(), model=estimator_class, max_iter=4, data=IRIS)
-    assert watched.loss_curve_ == plain.loss_curve_
-    assert_same_variables(plain, watched)
-    if estimator_class.__name__.endswith("Regressor"):
-        scored, _ = fit(score, model=estimator_class, max_iter=4, data=IRIS)
-        assert_same_variables(plain, scored)
-
-
 def test_a_fit_begins_a_history_and_a_warm_start_continues_it():
     events = Events()
     model, hook = fit(events, max_iter=2)
@@ -190,33 +131,6 @@ def test_a_hook_holds_no_network_after_training():
     loaded = pickle.loads(pickle.dumps(model))
     assert loaded.hooks[0].history == hook.history
     assert len(loaded.fit(*IRIS).hooks[0].history) == 6
-
-
-def test_weights_of_rows_reach_the_losses():
-    X, y = IRIS
-    weight = np.where(y == 2, 3.0, 1.0)
-    hook = SkorchCallbackHook()
-    model = make(skest.DNNClassifier, max_iter=2, early_stopping=True, hooks=[hook])
-    model.fit(X, y, weight, X_val=X, y_val=y, sample_weight_val=weight)
-    best = int(np.argmax(model.validation_scores_))  # what `fit` returns
-    expected = log_loss(y, model.predict_proba(X), sample_weight=weight)
-    assert hook.history[best, "valid_loss"] == pytest.approx(expected)
-
-
-def test_two_optimizers(tmp_path):
-    seen = []
-
-    class Look(Callback):
-        def on_train_end(self, net, **kwargs):
-            seen.extend(type(o).__name__ for o in (net.optimizer_, net.optimizer2_))
-
-    fit(
-        Look(),
-        TrainEndCheckpoint(dirname=tmp_path, f_optimizer2="second.pt"),
-        model=skest.DNNLinearCombinedClassifier,
-    )
-    assert seen == ["Adagrad", "Ftrl"]
-    assert (tmp_path / "train_end_second.pt").exists()
 
 
 def test_gradients_of_row_tables_are_clipped_and_named(table):
@@ -312,19 +226,6 @@ def test_validation_rows_of_a_model_function():
     assert hook.history[-1, "accuracy"] == (class_ids == y[::3]).mean()
 
 
-def test_a_stream_is_one_epoch_without_datasets():
-    class Look(Callback):
-        def on_epoch_begin(self, net, dataset_train, dataset_valid, **kwargs):
-            assert dataset_train is dataset_valid is None
-
-    X, y = IRIS_32
-    hook = SkorchCallbackHook([Look(), EpochScoring("accuracy", on_train=True)])
-    estimator = skest.Estimator(skorch_model_fn(small_net()))
-    estimator.train(lambda: iter([(X, y)] * 3), hooks=[hook])
-    assert hook.history[:, "train_batch_count"] == [3]
-    assert "accuracy" not in hook.history[0]
-
-
 def test_the_hook_is_for_training():
     estimator = skest.Estimator(skorch_model_fn(small_net())).train(table_fn())
     with pytest.raises(ValueError, match="for training; got a run of mode 'eval'"):
@@ -335,11 +236,7 @@ def test_the_hook_is_for_training():
 
 def test_wrong_arguments_of_the_hook():
     SkorchCallbackHook([EpochTimer, ("named", EpochTimer())])
-    with pytest.raises(
-        TypeError, match="'callbacks' must be callbacks of skorch.*'print'"
-    ):
+    with pytest.raises(TypeError, match="'callbacks' .* callbacks of skorch.*'print'"):
         SkorchCallbackHook(["print"])
-    with pytest.raises(
-        TypeError, match="'validation' must be a .*ArrayDataset; got tuple"
-    ):
+    with pytest.raises(TypeError, match="'validation' .* a .*ArrayDataset; got tuple"):
         SkorchCallbackHook(validation=IRIS)

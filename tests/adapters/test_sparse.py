@@ -2,7 +2,6 @@
 """Estimators on sparse matrices, which are never made dense."""
 
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,12 +15,12 @@ ONCE = {"batch_size": 20, "max_iter": 20, "early_stopping": False}
 
 
 @pytest.fixture
-def rng() -> np.random.Generator:
+def rng():
     return np.random.default_rng(0)
 
 
 @pytest.fixture
-def table(rng: np.random.Generator) -> tuple[scipy.sparse.csr_array, np.ndarray]:
+def table(rng):
     """Rows of a few of very many features, of which the first ten matter."""
     n_rows = 300
     ids = np.where(
@@ -36,8 +35,8 @@ def table(rng: np.random.Generator) -> tuple[scipy.sparse.csr_array, np.ndarray]
 
 
 @pytest.fixture(autouse=True)
-def no_dense_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
+def no_dense_matrix(monkeypatch):
+    def refuse(*args, **options):
         raise AssertionError("A sparse matrix was made dense.")
 
     for kind in (scipy.sparse.csr_array, scipy.sparse.csr_matrix):
@@ -54,7 +53,7 @@ def no_dense_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=lambda model: type(model).__name__,
 )
-def test_learns(model: Any, table: Any) -> None:
+def test_learns(model, table):
     X, y = table
     model.fit(scipy.sparse.csc_array(X[:200]), y[:200])
     assert model.n_features_in_ == N_FEATURES
@@ -64,7 +63,7 @@ def test_learns(model: Any, table: Any) -> None:
     assert_array_equal(again.predict_proba(X), model.predict_proba(X))
 
 
-def test_sparse_and_dense_rows_have_the_same_predictions(table: Any) -> None:
+def test_sparse_and_dense_rows_have_the_same_predictions(table):
     X, y = table
     narrow = scipy.sparse.csr_array(X[:, :20])
     model = skest.LinearClassifier(max_iter=5, random_state=0).fit(narrow, y)
@@ -73,7 +72,7 @@ def test_sparse_and_dense_rows_have_the_same_predictions(table: Any) -> None:
     assert_allclose(model.predict_proba(dense), model.predict_proba(narrow))
 
 
-def test_beside_other_columns(table: Any, rng: np.random.Generator) -> None:
+def test_beside_other_columns(table, rng):
     X, y = table
     group = rng.choice(["a", "b"], size=300)
     features = {"words": X, "group": group, "age": rng.normal(size=300)}
@@ -89,21 +88,21 @@ def test_beside_other_columns(table: Any, rng: np.random.Generator) -> None:
     [skest.RNNClassifier(4), skest.LinearClassifier(optimizer="sdca")],
     ids=["RNN", "SDCA"],
 )
-def test_estimators_that_refuse_it(model: Any, table: Any) -> None:
+def test_estimators_that_refuse_it(model, table):
     X, y = table
     assert not model.__sklearn_tags__().input_tags.sparse
     with pytest.raises(TypeError, match="[Ss]parse"):
         model.fit(X, y)
 
 
-def test_sdca_refuses_it_as_one_of_several_columns(table: Any) -> None:
+def test_sdca_refuses_it_as_one_of_several_columns(table):
     X, y = table
     model = skest.LinearClassifier(optimizer="sdca")
     with pytest.raises(ValueError, match="LinearSDCA cannot learn the sparse matrix"):
         model.fit({"words": X}, y)
 
 
-def test_a_model_of_dense_rows_says_so(table: Any) -> None:
+def test_a_model_of_dense_rows_says_so(table):
     X, y = table
     model = skest.LinearClassifier(max_iter=2, random_state=0).fit(np.eye(300), y)
     with pytest.raises(TypeError, match="'x' is a sparse matrix, .* Use .toarray"):

@@ -1,23 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import json
 import math
-import re
 import warnings
 
 import pytest
 import torch
 
-from benchmarks import gpu, report
-from benchmarks.measure import (
-    Absent,
-    Case,
-    Reported,
-    Settings,
-    Suite,
-    Timed,
-    measured,
-    threads,
-)
+from benchmarks import distributed, gpu, report
+from benchmarks.measure import Settings, measured, threads
 from benchmarks.suites import census
 from benchmarks.suites.order import SUITES
 from benchmarks.tables import Split, mixed
@@ -82,71 +73,6 @@ def test_without_a_gpu(capsys):
     assert capsys.readouterr().err == "There is no CUDA device here.\n"
 
 
-def test_contenders_take_turns_and_warm_up():
-    calls = []
-
-    def own(name, seconds):
-        calls.append(name)
-        return {"wall": seconds}
-
-    contenders = {
-        "first": Timed(lambda: calls.append("first")),
-        "absent": Absent("no such model"),
-        "elsewhere": Reported(lambda: own("elsewhere", 0.5), note="alone"),
-    }
-    case = Case("case", contenders, lambda seconds: 10 / seconds, n_rounds=2)
-    suite = Suite("s", "S", "", "rows/s", True, lambda settings: [case])
-    (result,) = measured(suite, TINY)["cases"]
-    assert calls == ["first", "first", "elsewhere", "first", "elsewhere"]
-    assert result["values"]["elsewhere"] == [20.0, 20.0]
-    assert list(result["values"]) == ["first", "elsewhere"]
-    assert result["notes"] == {"absent": "no such model", "elsewhere": "alone"}
-
-
-def make_result(more_is_better=True, busy=False):
-    case = {
-        "name": "batch 32",
-        "x": None,
-        "values": {"by hand": [10.0, 20.0, 40.0], "skest": [20.0, 30.0, 50.0]},
-        "notes": {"skest": "4 epochs", "other": "no such model"},
-    }
-    return {
-        "name": "dense",
-        "title": "Title",
-        "text": "Text.",
-        "unit": "examples/s",
-        "more_is_better": more_is_better,
-        "x_label": "",
-        "cases": [case],
-        "run": {
-            "command": "python -m benchmarks.run",
-            "date": "2026-01-01",
-            "commit": "abc",
-            "machine": "2 cores",
-            "versions": {"Python": "3.11"},
-            "clock": "processor",
-            "busy": busy,
-            "missing": {"Keras 3": "no network"},
-        },
-    }
-
-
-def test_page_and_plots(tmp_path):
-    folder = tmp_path / "results"
-    folder.mkdir()
-    for is_busy in (True, False):
-        path = folder / f"dense{is_busy}.json"
-        path.write_text(json.dumps(make_result(busy=is_busy)))
-    page = report.write(folder).read_text()
-    assert page.count("## Title") == page.count(report.BESIDE) == 1
-    assert "commit abc, processor time: 2 cores; Python 3.11; without Keras 3" in page
-    for link in re.findall(r"\]\((.*)\)", page):
-        assert (tmp_path / link).stat().st_size > 1000
-    before = (folder / "dense.svg").read_bytes()
-    report.write(folder)
-    assert (folder / "dense.svg").read_bytes() == before
-
-
 @pytest.mark.skipif(not report.FOLDER.exists(), reason="tests run outside a checkout")
 def test_the_page_is_what_the_committed_results_give():
     results = report.load(report.FOLDER)
@@ -154,3 +80,12 @@ def test_the_page_is_what_the_committed_results_give():
     page = report.FOLDER.with_suffix(".md").read_text(encoding="utf-8")
     assert page == report.page(results, report.FOLDER.name)
     assert results
+
+
+@pytest.mark.skipif(
+    not distributed.FOLDER.exists(), reason="there are no committed results"
+)
+def test_the_page_is_what_the_committed_numbers_give():
+    written = json.loads((distributed.FOLDER / "numbers.json").read_text())
+    page = distributed.FOLDER.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == distributed.page(written["rates"], written["costs"])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import dataclasses
-import errno
 import json
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -14,25 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import skest
+from skest import Estimator, EvalSpec
 from skest.checkpoints import format as checkpoint_format
 from skest.checkpoints import store as checkpoint_store
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import (
     DirectoryStore,
-    MemoryStore,
     eval_dir_of,
     read_eval_results,
     write_eval_result,
 )
 from skest.exceptions import CorruptCheckpointError
-from tests._models import (
-    FakeClock,
-    assert_same_checkpoint,
-    model_fn,
-    raising,
-    table_fn,
-)
+from tests._models import FakeClock, assert_same_checkpoint, model_fn, raising, table_fn
 
 FILES = ("optimizer.safetensors", "state.json", "variables.safetensors")
 
@@ -67,19 +62,6 @@ def point_to(model_dir, name):
 
 
 # Stores
-
-
-@pytest.mark.parametrize("kind", ["memory", "directory"])
-def test_a_store_gives_back_what_was_saved_last(kind, tmp_path):
-    store = (
-        MemoryStore() if kind == "memory" else DirectoryStore(tmp_path / "new" / "dir")
-    )
-    assert store.latest() is None
-    assert store.latest_step() is None
-    for step in (0, 3, 7):
-        store.save(checkpoint_of(step))
-    assert store.latest_step() == 7
-    assert_same_checkpoint(store.latest(), checkpoint_of(7))
 
 
 def test_layout(tmp_path):
@@ -134,8 +116,7 @@ def test_training_goes_on_from_where_the_pointer_was_set(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b'{"latest": "ckpt-9"}', b"[]", b"\xff\xfe", b'{"latest": "ckp', None],
+    "content", [b'{"latest": "ckpt-9"}', b"[]", b"\xff\xfe", b'{"latest": "ckp', None]
 )
 def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
     store = saved(tmp_path, 9, 10, keep_max=None)
@@ -147,19 +128,6 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content):
     assert store.latest_step() == 10
     store.save(checkpoint_of(12))
     assert store.latest_step() == 12
-
-
-def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path):
-    clock = FakeClock(now=1e9)
-    options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
-    store = DirectoryStore(tmp_path, **options)
-    for step in range(6):  # one in every hour
-        store.save(checkpoint_of(step))
-        clock.now += 3600
-    assert on_disk(tmp_path) == [2, 4, 5]
-    point_to(tmp_path, "ckpt-2")
-    saved(tmp_path, 2, 6, 7, 8, **options)  # a training saves where it begins
-    assert on_disk(tmp_path) == [2, 4, 6, 7, 8]
 
 
 @pytest.mark.parametrize("content", ['{"latest": "ckpt-9"}', '{"latest'])
@@ -185,33 +153,6 @@ def test_all_files_have_the_permissions_of_the_umask(tmp_path):
     modes = {path.name: path.stat().st_mode & 0o777 for path in files if path.is_file()}
     assert {*FILES, "manifest.json", "model.onnx"} < set(modes)
     assert set(modes.values()) == {0o660}
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [*zip(FILES, (errno.EACCES, errno.EMFILE, errno.EIO), strict=True)],
-)
-def test_what_the_system_refuses_is_not_damaged(tmp_path, monkeypatch, name, number):
-    store = saved(tmp_path, 1)
-    original = Path.open
-
-    def refusing(path, *args, **kwargs):
-        if path.name == name:
-            raise OSError(number, os.strerror(number))
-        return original(path, *args, **kwargs)
-
-    def reading(path, *args):
-        return refusing(path, "rb").read()
-
-    monkeypatch.setattr(Path, "open", refusing)
-    monkeypatch.setattr(Path, "read_bytes", reading)
-    with pytest.raises(
-        OSError, match="ckpt-1' can't be read: .* or try again"
-    ) as caught:
-        store.latest()
-    assert caught.value.errno == number
-    monkeypatch.undo()
-    assert_same_checkpoint(store.latest(), checkpoint_of(1))
 
 
 # Damage
@@ -270,24 +211,6 @@ def test_a_pointer_that_cannot_be_written_keeps_the_older_checkpoint(
     store.save(checkpoint_of(4))
     assert on_disk(tmp_path) == [4]
     assert leftovers(tmp_path) == []
-
-
-def test_an_error_of_training_is_not_hidden_by_one_of_saving(tmp_path, caplog):
-    estimator = trained(tmp_path)
-
-    def broken_input():
-        yield from table_fn()()
-        # At once: event files are written by another thread.
-        tmp_path.rename(tmp_path.with_name(f"{tmp_path.name}-before"))
-        tmp_path.write_text("a file is in the way")
-        raise KeyError("of the input")
-
-    with (
-        caplog.at_level(logging.ERROR, "skest"),
-        pytest.raises(KeyError, match="input"),
-    ):
-        estimator.train(broken_input)
-    assert "The checkpoint of step 7 is lost" in caplog.text
 
 
 # The best ones, and checksums
@@ -407,7 +330,56 @@ def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, 
     assert store.latest().variables["a"].tolist() == [1.0] * 9
 
 
-def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog):
+def test_evaluate_records_its_results(tmp_path):
+    estimator = Estimator(model_fn, tmp_path)
+    assert read_eval_results(estimator.eval_dir()) == {}
+    estimator.train(table_fn())
+    estimator.evaluate(table_fn(), steps=1)
+    first = estimator.evaluate(table_fn())  # replaces the one of the same step
+    named = estimator.evaluate(table_fn(), steps=1, name="test")
+    second = estimator.train(table_fn()).evaluate(table_fn())
+    assert read_eval_results(str(estimator.eval_dir())) == {5: first, 10: second}
+    assert read_eval_results(estimator.eval_dir("test")) == {5: named}
+    written = json.loads((estimator.eval_dir() / "5.json").read_text())
+    assert written.items() >= first.items()
+
+
+def test_what_is_no_number_is_read_back(tmp_path):
+    for step, loss in ((20, math.nan), (10, math.inf)):
+        write_eval_result(tmp_path, {"global_step": step, "loss": loss})
+    results = read_eval_results(tmp_path)
+    assert list(results) == [10, 20]
+    assert results[10]["loss"] == math.inf
+    assert math.isnan(results[20]["loss"])
+
+
+def test_a_directory_that_cannot_be_written_is_no_error(tmp_path, caplog):
+    estimator = Estimator(model_fn, tmp_path).train(table_fn())
+    estimator.eval_dir().write_text("a file is in the way")
+    with caplog.at_level(logging.WARNING, "skest"):
+        assert estimator.evaluate(table_fn())["global_step"] == 5
+    assert "The result is not recorded" in caplog.text
+
+
+def test_a_name_that_leads_elsewhere(tmp_path):
+    for name in ["../x", "a/b", "..", ".", "/x"]:
+        estimator = Estimator(model_fn, tmp_path / "model").train(table_fn(), steps=1)
+        with pytest.raises(ValueError, match="'name' of an evaluation must be .* of a"):
+            estimator.evaluate(table_fn(), name=name)
+        with pytest.raises(ValueError, match="'name' of EvalSpec must be the .* a dir"):
+            EvalSpec(table_fn(), name=name)
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    for content in ["{", "[]", '{"loss": 1}', '{"global_step": 1}']:
+        write_eval_result(tmp_path, {"global_step": 1})
+        (tmp_path / "2.json").write_text(content)
+        with pytest.raises(ValueError, match="/2.json' is not the result .*Delete it"):
+            read_eval_results(tmp_path)
+
+
+def test_going_on_from_one_that_is_kept_for_good_keeps_it(tmp_path):
     clock = FakeClock(now=1e9)
     options = {"keep_max": 2, "keep_every_n_hours": 2, "clock": clock}
     store = DirectoryStore(tmp_path, **options)
@@ -415,8 +387,17 @@ def test_without_a_list_what_is_found_is_kept_for_good(tmp_path, caplog):
         store.save(checkpoint_of(step))
         clock.now += 3600
     assert on_disk(tmp_path) == [2, 4, 5]
-    (tmp_path / "checkpoint").write_text('{"latest": "ckpt-5"}')
-    clock.now = (tmp_path / "ckpt-5").stat().st_mtime  # the time of what is found
-    saved(tmp_path, 6, 7, 8, 9, **options)
-    assert on_disk(tmp_path) == [2, 4, 5, 8, 9]
-    assert caplog.text.count("has no list of the checkpoints: all are kept") == 1
+    point_to(tmp_path, "ckpt-2")
+    saved(tmp_path, 2, 6, 7, 8, **options)  # a training saves where it begins
+    assert on_disk(tmp_path) == [2, 4, 6, 7, 8]
+
+
+def test_a_bit_that_flips_is_seen(tmp_path):
+    write_eval_result(tmp_path, {"global_step": 1, "loss": 0.5, "auc": float("nan")})
+    content = (tmp_path / "1.json").read_bytes()
+    for i in range(0, 8 * len(content), 11):
+        damaged = bytearray(content)
+        damaged[i // 8] ^= 1 << i % 8
+        (tmp_path / "1.json").write_bytes(damaged)
+        with pytest.raises(ValueError, match="is damaged"):
+            read_eval_results(tmp_path)

@@ -5,7 +5,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 
 from skest.checkpoints import format as _tensor_files
 from skest.checkpoints.format import read_tensors, write_in_blocks
@@ -42,13 +41,6 @@ def test_blocks_make_a_file_that_the_library_reads(
         values = [v for block in some for v in block.reshape(-1).tolist()]
         assert values == tensors[name].reshape(-1).tolist()
         assert all(b.nbytes <= block_bytes or len(b) == 1 for b in some)
-
-
-def test_the_file_is_that_of_the_library(tmp_path):
-    tensors = {"b": torch.rand(3, 2), "a é": torch.ones(2).double(), "c": torch.ones(5)}
-    save_file(tensors, tmp_path / "whole")
-    write_in_blocks(tensors, tmp_path / "blocks")
-    assert (tmp_path / "blocks").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_parts_of_one_buffer_and_what_is_not_in_order(tmp_path):

@@ -7,8 +7,6 @@ is tested in their place; `test_spared_checks_do_fail` sees that none is spared 
 All but `BY_DAY` is checked at night, by ``make test-nightly``.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_array, issparse
@@ -29,7 +27,7 @@ from skest import (
 from skest import feature_columns as fc
 
 
-def sparse(X: Any) -> Any:
+def sparse(X):
     """Return matrices of numbers in CSR form, and what is to be refused as it is."""
     array = None if issparse(X) else np.asarray(X)
     is_matrix = array is not None and array.ndim == 2 and array.dtype.kind in "fiu"
@@ -39,10 +37,10 @@ def sparse(X: Any) -> Any:
 class ReadsSparse:
     """Reads every array as a sparse matrix, in which NaN is refused."""
 
-    def _check_features(self, X: Any, *, reset: bool) -> dict[Any, Any]:
+    def _check_features(self, X, *, reset):
         return super()._check_features(sparse(X), reset=reset)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = False
         return tags
@@ -56,7 +54,7 @@ class SparseRegressor(ReadsSparse, LinearRegressor):
     pass
 
 
-def columns(*more: Any) -> list[Any]:
+def columns(*more):
     """Return columns for arrays of any width: all numbers, and vectors of the first."""
     number = fc.numeric_column(0, normalizer="standard")
     buckets = fc.bucketized_column(number, "quantiles:8")
@@ -78,7 +76,7 @@ ADAM = {"optimizer": "adam", "learning_rate": 0.01}
 # Rows drawn in proportion to their weights: then training does not tell a weight
 # from a repetition, whatever is random or rounded in it.
 BY_DAY = DNNRegressor(**LONGER, **DRAWN, **NOISY)
-MORE: dict[str, Any] = {
+MORE = {
     "embedding": DNNClassifier(**SMALL, feature_columns=columns()),
     "sparse": SparseClassifier(**SMALL),
     "balanced": DNNClassifier(**SMALL, class_weight="balanced"),
@@ -114,7 +112,7 @@ _EQUIVALENCE = "check_sample_weight_equivalence_on_{}_data"
 WEIGHTS = {_EQUIVALENCE.format("dense"), _EQUIVALENCE.format("sparse")}
 # Sums of weighted rows are rounded in another way than those of repeated rows. They are
 # compared with the tolerance of float32 in test_sample_weight.py.
-ROUNDED: dict[str, Any] = {
+ROUNDED = {
     "float32": DNNClassifier(**SMALL, **FLOAT32),
     "float32 linear": LinearClassifier(max_iter=60, **FLOAT32),
     "float32 wide and deep": DNNLinearCombinedRegressor(
@@ -123,14 +121,14 @@ ROUNDED: dict[str, Any] = {
 }
 # The random numbers of training are not drawn for the same rows. Predictions are compared
 # in the mean over many seeds in test_sample_weight.py.
-RANDOM: dict[str, Any] = {
+RANDOM = {
     "dropout": DNNClassifier(**LONGER, dropout=0.2),
     "noisy numbers": DNNRegressor(**LONGER, **NOISY),
     "mini-batches": DNNClassifier(**SMALL, batch_size=8),
     "mini-batches numbers": DNNRegressor(**SMALL, batch_size=8),
     "mini-batches adam": DNNClassifier(**(SMALL | ADAM), batch_size=8),
 }
-WITHOUT: dict[str, tuple[Any, set[str]]] = {
+WITHOUT = {
     **{name: (estimator, WEIGHTS) for name, estimator in (ROUNDED | RANDOM).items()},
     # Copies of a row come to both sides of the split, which a weight cannot do. The
     # state that is kept is the best one for the held-out rows as they are; that is not
@@ -159,20 +157,20 @@ WITHOUT: dict[str, tuple[Any, set[str]]] = {
 }
 
 
-def checks_of(estimator: Any) -> list[tuple[str, Any, Any]]:
+def checks_of(estimator):
     """Return name, estimator and function of all checks."""
     pairs = estimator_checks_generator(estimator)
     return [(check.func.__name__, each, check) for each, check in pairs]
 
 
 @parametrize_with_checks([BY_DAY], xfail_strict=True)
-def test_every_check(estimator: Any, check: Any) -> None:
+def test_every_check(estimator, check):
     check(estimator)
 
 
 @pytest.mark.nightly
 @parametrize_with_checks(list(MORE.values()), xfail_strict=True)
-def test_every_check_of_more(estimator: Any, check: Any) -> None:
+def test_every_check_of_more(estimator, check):
     check(estimator)
 
 
@@ -186,13 +184,13 @@ def test_every_check_of_more(estimator: Any, check: Any) -> None:
         if name not in spared
     ],
 )
-def test_the_other_checks(estimator: Any, check: Any) -> None:
+def test_the_other_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", WITHOUT)
-def test_spared_checks_do_fail(title: str) -> None:
+def test_spared_checks_do_fail(title):
     estimator, spared = WITHOUT[title]
     failed = set()
     for name, each, check in checks_of(estimator):
@@ -204,7 +202,7 @@ def test_spared_checks_do_fail(title: str) -> None:
 
 
 @pytest.mark.parametrize("title", ["warm start", "warm start numbers"])
-def test_a_warm_start_goes_on(title: str) -> None:
+def test_a_warm_start_goes_on(title):
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(30, 5)), np.arange(30) % 3
     estimator = clone(WITHOUT[title][0]).set_params(

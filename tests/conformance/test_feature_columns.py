@@ -2,7 +2,6 @@
 """Feature columns pass scikit-learn's checks, and work where its transformers do."""
 
 import pickle
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,13 +50,13 @@ MORE = [
 
 
 @parametrize_with_checks(READ_ARRAYS, xfail_strict=True)
-def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.nightly
 @parametrize_with_checks(MORE, xfail_strict=True)
-def test_scikit_learn_checks_of_more(estimator: Any, check: Any) -> None:
+def test_scikit_learn_checks_of_more(estimator, check):
     check(estimator)
 
 
@@ -72,7 +71,7 @@ X = pd.DataFrame(
 Y = [0, 1, 0, 0, 1, 1]
 CITY = fc.categorical_column_with_vocabulary_list("city", num_oov_buckets=1)
 AGE = fc.numeric_column("age", default_value="mean", normalizer="standard")
-COLUMNS: dict[str, Any] = {
+COLUMNS = {
     "numeric": AGE,
     "indicated": fc.numeric_column("age", default_value=0, indicate_missing=True),
     "quantile": fc.numeric_column("age", default_value=0, normalizer="quantile"),
@@ -90,7 +89,7 @@ EVERY_COLUMN = pytest.mark.parametrize("column", COLUMNS.values(), ids=COLUMNS.k
 
 
 @EVERY_COLUMN
-def test_set_output(column: Any) -> None:
+def test_set_output(column):
     column = clone(column)
     matrix = column.fit(X).transform(X)
     names = column.get_feature_names_out()
@@ -110,7 +109,7 @@ def test_set_output(column: Any) -> None:
 
 
 @EVERY_COLUMN
-def test_columns_are_found_by_name(column: Any) -> None:
+def test_columns_are_found_by_name(column):
     fitted = clone(column).fit(X)
     assert fitted.n_features_in_ == 4
     assert_array_equal(fitted.feature_names_in_, X.columns)
@@ -136,7 +135,7 @@ def test_columns_are_found_by_name(column: Any) -> None:
     assert_array_equal(as_dense(rebuilt.fit(X).transform(X)), expected)
 
 
-def test_before_models_of_scikit_learn() -> None:
+def test_before_models_of_scikit_learn():
     boosting = HistGradientBoostingClassifier(max_iter=2, min_samples_leaf=1)
     for name, last in [
         ("sparse", LogisticRegression()),
@@ -148,7 +147,7 @@ def test_before_models_of_scikit_learn() -> None:
         assert_array_equal(model.predict(pl.from_pandas(X)), model.predict(X))
 
 
-def test_nested_parameters() -> None:
+def test_nested_parameters():
     columns = clone(COLUMNS["FeatureColumns"])
     columns.set_params(age__normalizer="minmax", city__max_categories=1)
     matrix = columns.fit(X).transform(X)

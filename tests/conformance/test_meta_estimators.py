@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The estimators work inside scikit-learn's meta-estimators, on the data it comes with."""
 
-from typing import Any
-
 import joblib
 import numpy as np
 import pandas as pd
@@ -10,12 +8,7 @@ import pytest
 from sklearn.base import clone, is_classifier
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_diabetes,
-    load_iris,
-    load_linnerud,
-)
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, load_linnerud
 from sklearn.ensemble import (
     AdaBoostClassifier,
     BaggingClassifier,
@@ -24,21 +17,11 @@ from sklearn.ensemble import (
     VotingClassifier,
 )
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
-from sklearn.feature_selection import (
-    RFE,
-    SelectFromModel,
-)
+from sklearn.feature_selection import RFE, SelectFromModel
 from sklearn.frozen import FrozenEstimator
-from sklearn.inspection import (
-    PartialDependenceDisplay,
-    permutation_importance,
-)
+from sklearn.inspection import PartialDependenceDisplay, permutation_importance
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import (
-    balanced_accuracy_score,
-    brier_score_loss,
-    roc_auc_score,
-)
+from sklearn.metrics import balanced_accuracy_score, brier_score_loss, roc_auc_score
 from sklearn.model_selection import (
     GridSearchCV,
     HalvingGridSearchCV,
@@ -69,12 +52,12 @@ LINEAR = skest.LinearClassifier(max_iter=20, random_state=0)
 
 
 @pytest.fixture(scope="module")
-def cancer() -> Any:
+def cancer():
     return load_breast_cancer(return_X_y=True)
 
 
 @pytest.fixture(scope="module")
-def cancer_frame() -> Any:
+def cancer_frame():
     """Numbers, and categories that were cut from some of them."""
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     X = X.iloc[:, :8].copy()
@@ -84,17 +67,17 @@ def cancer_frame() -> Any:
 
 
 @pytest.fixture(scope="module")
-def diabetes() -> Any:
+def diabetes():
     return load_diabetes(return_X_y=True)
 
 
 @pytest.fixture(scope="module")
-def iris() -> Any:
+def iris():
     return load_iris(return_X_y=True)
 
 
 @pytest.fixture(scope="module")
-def wrong_labels(cancer: Any) -> Any:
+def wrong_labels(cancer):
     """Labels of which a part is wrong, and weights of zero for these."""
     X, y = cancer
     is_wrong = np.random.default_rng(0).random(len(y)) < 0.6
@@ -104,7 +87,7 @@ def wrong_labels(cancer: Any) -> Any:
 # Composition
 
 
-def test_column_transformer(cancer_frame: Any) -> None:
+def test_column_transformer(cancer_frame):
     X, y = cancer_frame
     encode = make_column_transformer(
         (OneHotEncoder(), ["size", "texture"]), remainder=StandardScaler()
@@ -116,7 +99,7 @@ def test_column_transformer(cancer_frame: Any) -> None:
         assert model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.85
 
 
-def test_calibration(wrong_labels: Any) -> None:
+def test_calibration(wrong_labels):
     X, y, weight, y_true = wrong_labels
     for ensemble in (True, False):
         model = CalibratedClassifierCV(CLASSIFIER, cv=2, ensemble=ensemble)
@@ -125,7 +108,7 @@ def test_calibration(wrong_labels: Any) -> None:
         assert brier_score_loss(y_true, probability) < 0.07  # 0.23 without knowledge
 
 
-def test_tuned_threshold(cancer: Any) -> None:
+def test_tuned_threshold(cancer):
     X, y = cancer
     rows = np.flatnonzero((y == 1) | (np.arange(len(y)) % 6 == 0))
     X, y = X[rows, 1:3], y[rows]  # few malignant ones, little to tell them by
@@ -136,14 +119,14 @@ def test_tuned_threshold(cancer: Any) -> None:
     assert model.best_threshold_ != 0.5
 
 
-def test_transformed_target(diabetes: Any) -> None:
+def test_transformed_target(diabetes):
     X, y = diabetes
     model = TransformedTargetRegressor(REGRESSOR, func=np.log, inverse_func=np.exp)
     assert model.fit(X[::2], y[::2]).score(X[1::2], y[1::2]) > 0.3
     assert (model.predict(X) > 0).all()
 
 
-def test_frozen_estimator(cancer: Any) -> None:
+def test_frozen_estimator(cancer):
     X, y = cancer
     fitted = clone(CLASSIFIER).fit(X[::2], y[::2])
     frozen = FrozenEstimator(fitted)
@@ -155,7 +138,7 @@ def test_frozen_estimator(cancer: Any) -> None:
 # Ensembles
 
 
-def test_stacking_and_voting(iris: Any, wrong_labels: Any) -> None:
+def test_stacking_and_voting(iris, wrong_labels):
     X, y = iris
     model = StackingClassifier(
         [("dnn", CLASSIFIER), ("bayes", GaussianNB())], LogisticRegression(), cv=2
@@ -168,7 +151,7 @@ def test_stacking_and_voting(iris: Any, wrong_labels: Any) -> None:
     assert voting.score(X, y_true) > 0.9
 
 
-def test_bagging(wrong_labels: Any, diabetes: Any) -> None:
+def test_bagging(wrong_labels, diabetes):
     X, y, weight, y_true = wrong_labels
     model = BaggingClassifier(LINEAR, 5, max_samples=0.5, random_state=0)
     assert model.fit(X, y, sample_weight=weight).score(X, y_true) > 0.9
@@ -178,7 +161,7 @@ def test_bagging(wrong_labels: Any, diabetes: Any) -> None:
     assert len({m.random_state for m in bags.estimators_}) == 6
 
 
-def test_boosting(iris: Any) -> None:
+def test_boosting(iris):
     """Boosting lives on sample weights: each member looks at what others got wrong."""
     X, y = iris
     weak = skest.DNNClassifier((2,), **ADAGRAD, max_iter=8, random_state=0)
@@ -190,7 +173,7 @@ def test_boosting(iris: Any) -> None:
 # Several classes, several targets
 
 
-def test_several_classes(iris: Any) -> None:
+def test_several_classes(iris):
     X, y = iris
     names = load_iris().target_names[y]
     one_for_each = OneVsRestClassifier(clone(LINEAR).set_params(max_iter=60))
@@ -198,7 +181,7 @@ def test_several_classes(iris: Any) -> None:
     assert one_for_each.score(X, names) > 0.85
 
 
-def test_several_outputs(iris: Any) -> None:
+def test_several_outputs(iris):
     X, y = load_linnerud(return_X_y=True)
     for meta in (MultiOutputRegressor, RegressorChain):
         model = meta(clone(REGRESSOR).set_params(learning_rate=0.2)).fit(X, y)
@@ -212,7 +195,7 @@ def test_several_outputs(iris: Any) -> None:
         assert np.shape(model.predict_proba(X))[-1] == 2
 
 
-def test_self_training(cancer: Any) -> None:
+def test_self_training(cancer):
     X, y = cancer
     known = np.random.default_rng(0).random(len(y)) < 0.1
     model = SelfTrainingClassifier(CLASSIFIER, threshold=0.9)
@@ -238,7 +221,7 @@ SEARCHES = {
 }
 
 
-def check_search(search: Any, X: Any, y: Any) -> None:
+def check_search(search, X, y):
     search.fit(X, y)
     assert search.best_score_ > 0.9 > 0.75 > np.nanmin(scores_of(search))
     assert search.score(X, y) > 0.9
@@ -246,13 +229,13 @@ def check_search(search: Any, X: Any, y: Any) -> None:
     assert search.best_params_["learning_rate"] > 1e-3
 
 
-def scores_of(search: Any) -> Any:
+def scores_of(search):
     return search.cv_results_["mean_test_score"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SEARCHES)
-def test_search_in_processes(kind: str, cancer: Any) -> None:
+def test_search_in_processes(kind, cancer):
     """Two processes find what one does."""
     in_turn, side_by_side = (SEARCHES[kind](CLASSIFIER, n) for n in (None, 2))
     check_search(side_by_side, *cancer)
@@ -264,7 +247,7 @@ def test_search_in_processes(kind: str, cancer: Any) -> None:
         assert side_by_side.best_estimator_.n_iter_ == 16
 
 
-def test_fits_in_threads_of_joblib(cancer: Any) -> None:
+def test_fits_in_threads_of_joblib(cancer):
     """Fits from several threads at once give what fits in turn give."""
     in_turn = SEARCHES["grid"](CLASSIFIER, None).fit(*cancer)
     with joblib.parallel_config(backend="threading", n_jobs=3):
@@ -273,7 +256,7 @@ def test_fits_in_threads_of_joblib(cancer: Any) -> None:
     np.testing.assert_array_equal(scores_of(search), scores_of(in_turn))
 
 
-def test_curve_of_calls_to_partial_fit(cancer: Any) -> None:
+def test_curve_of_calls_to_partial_fit(cancer):
     X, y = cancer
     model = clone(CLASSIFIER).set_params(batch_size=32)
     _, train, test = learning_curve(
@@ -286,7 +269,7 @@ def test_curve_of_calls_to_partial_fit(cancer: Any) -> None:
 # Selection and inspection
 
 
-def test_selection_by_coefficients(cancer: Any) -> None:
+def test_selection_by_coefficients(cancer):
     X, y = cancer
     noise = np.random.default_rng(0).normal(size=(len(y), 10))
     X = StandardScaler().fit_transform(np.hstack([X[:, :5], noise]))
@@ -298,7 +281,7 @@ def test_selection_by_coefficients(cancer: Any) -> None:
         RFE(CLASSIFIER).fit(X, y)
 
 
-def test_inspection(diabetes: Any) -> None:
+def test_inspection(diabetes):
     matplotlib = pytest.importorskip("matplotlib")
     matplotlib.use("Agg")
     X, y = diabetes

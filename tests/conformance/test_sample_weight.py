@@ -6,11 +6,8 @@ Where `test_configurations.WITHOUT` spares a configuration this check, what hold
 is tested here. With ``sampling="weighted"`` the check itself holds for all of them.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from sklearn.base import clone, is_classifier
 from sklearn.datasets import load_diabetes, load_iris
 
@@ -19,14 +16,14 @@ from tests.conformance.test_configurations import RANDOM, ROUNDED
 _RTOL_FLOAT32 = 1e-4  # that of scikit-learn's own comparisons in float32
 
 
-def outputs(estimator: Any, X: Any) -> NDArray[Any]:
+def outputs(estimator, X):
     """Return what depends smoothly on what was learned."""
     is_smooth = hasattr(estimator, "decision_function")
     return estimator.decision_function(X) if is_smooth else estimator.predict(X)
 
 
 @pytest.mark.parametrize("title", ROUNDED)
-def test_weights_are_repetitions_up_to_rounding(title: str) -> None:
+def test_weights_are_repetitions_up_to_rounding(title):
     estimator = clone(ROUNDED[title]).set_params(batch_size=1500, random_state=0)
     load = load_iris if is_classifier(estimator) else load_diabetes
     X, y = load(return_X_y=True)
@@ -50,7 +47,7 @@ TOLERANCE = 0.1
 POWER = 4
 
 
-def contradictory(is_class: bool) -> tuple[Any, Any, Any]:
+def contradictory(is_class):
     """Return rows of two kinds that contradict each other; the weights decide."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(36, 2))
@@ -60,9 +57,7 @@ def contradictory(is_class: bool) -> tuple[Any, Any, Any]:
     return X, (y > 0).astype(int) if is_class else y, np.where(is_light, light, heavy)
 
 
-def fitted_outputs(
-    estimator: Any, at: NDArray[Any], X: Any, y: Any, weight: Any = None
-) -> NDArray[Any]:
+def fitted_outputs(estimator, at, X, y, weight=None):
     """Return the outputs at some points of the fits of all seeds."""
     fits = [
         clone(estimator)
@@ -75,7 +70,7 @@ def fitted_outputs(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("title", RANDOM)
-def test_weights_are_repetitions_in_the_mean(title: str) -> None:
+def test_weights_are_repetitions_in_the_mean(title):
     """The outputs move as far with weights as with repetitions, in the mean over seeds.
 
     The direction is that from the outputs without weights to those with repetitions, and

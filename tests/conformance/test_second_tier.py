@@ -2,7 +2,6 @@
 """The checks that scikit-learn has, but runs on its own estimators only."""
 
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,12 +17,12 @@ from tests.conformance.test_configurations import WITHOUT
 from tests.conformance.test_estimator_checks import ESTIMATORS, MORE, WITH_MODEL_FN
 
 
-def named(estimator: Any, check: str) -> Any:
+def named(estimator, check):
     name = type(estimator).__name__
     return pytest.param(estimator, check, id=f"{name}-{check.removeprefix('check_')}")
 
 
-def one_of_each(estimators: list[Any]) -> list[Any]:
+def one_of_each(estimators):
     """Return the first estimator of every class."""
     return list({type(e): e for e in reversed(estimators)}.values())
 
@@ -91,14 +90,14 @@ OF_COLUMNS += [
 
 
 @pytest.mark.parametrize(("estimator", "check"), [*PREDICTORS, *OF_COLUMNS])
-def test_check(estimator: Any, check: str) -> None:
+def test_check(estimator, check):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         getattr(estimator_checks, check)(type(estimator).__name__, estimator)
     assert not [w for w in caught if "was fitted without" in str(w.message)]
 
 
-def test_all_public_estimators_are_checked() -> None:
+def test_all_public_estimators_are_checked():
     names = {type(e).__name__ for e in EACH}
     public = {name for name in skest.__all__ if hasattr(getattr(skest, name), "fit")}
     assert names == public
@@ -107,7 +106,7 @@ def test_all_public_estimators_are_checked() -> None:
 @pytest.mark.parametrize(
     "classifier", [e for e in ESTIMATORS if is_classifier(e)], ids=repr
 )
-def test_balanced_classes(classifier: Any) -> None:
+def test_balanced_classes(classifier):
     """Weights of the classes find more of a rare one, which overlaps with the other."""
     X, y = load_breast_cancer(return_X_y=True)
     rare = np.flatnonzero(y == 0)[::6]

@@ -4,7 +4,6 @@
 import inspect
 
 import pytest
-import torch
 
 import skest
 from skest import export, feature_columns
@@ -56,20 +55,3 @@ def test_arguments_of_others():
         with pytest.raises(TypeError, match=match):
             call("eval", **{name: 1})
         assert name not in inspect.signature(call).parameters
-
-
-def test_a_subclass_may_have_such_an_argument():
-    class Own(skest.DNNClassifier):
-        def __init__(self, n_classes=2, random_state=None):
-            super().__init__((2,), max_iter=1, random_state=random_state)
-            self.n_classes = n_classes
-
-    class Wide(skest.DNNClassifier):
-        def __init__(self, **kwargs):
-            self.n_classes = kwargs["n_classes"]
-
-    assert Own(n_classes=3).n_classes == 3
-    assert Own().set_params(n_classes=4).n_classes == 4
-    assert Wide(n_classes=4).n_classes == 4
-    with pytest.raises(TypeError, match="Own has no argument 'activation_fn'"):
-        Own(activation_fn=torch.relu)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from skest import RunConfig
 from skest import feature_columns as fc
@@ -45,24 +44,6 @@ def test_there_and_back():
         plain = to_plain(value)
         assert kinds(plain) <= PLAIN
         assert from_plain(plain) == value
-
-
-def test_tensors():
-    for dtype in [
-        torch.float32,
-        torch.float64,
-        torch.bfloat16,
-        torch.int64,
-        torch.uint8,
-    ]:
-        for shape in [(), (0,), (2, 3)]:
-            tensor = torch.arange(float(np.prod(shape))).reshape(shape).to(dtype)
-            plain = to_plain({"t": tensor.requires_grad_(dtype.is_floating_point)})
-            assert kinds(plain) <= PLAIN
-            back = from_plain(plain)["t"]
-            assert back.dtype == dtype
-            assert not back.requires_grad
-            assert torch.equal(back, tensor)
 
 
 def test_only_classes_of_skest_are_made():

@@ -66,36 +66,6 @@ def test_threads_grow_with_the_work_of_a_step():
             assert threads_for(dense_size(network), rows, passes=passes) == threads
 
 
-def test_threads_are_set_for_a_while():
-    for useful, wanted, expected in [
-        (1, "auto", 1),
-        (2, "auto", 2),
-        (8, "auto", 3),
-        (1, 2, 2),
-        (1, 4, 4),
-    ]:
-        for fails in [False, True]:
-            try:
-                with IntraOpThreads.limited_to(useful, wanted=wanted):
-                    assert torch.get_num_threads() == expected
-                    if fails:
-                        raise OSError("broken")
-            except OSError:
-                pass
-            assert torch.get_num_threads() == 3
-
-
-def test_nested_calls():
-    with IntraOpThreads.limited_to(1, wanted="auto"):
-        with IntraOpThreads.limited_to(8, wanted="auto"):
-            assert torch.get_num_threads() == 3
-        assert torch.get_num_threads() == 1
-        with IntraOpThreads.limited_to(1, wanted=2):
-            assert torch.get_num_threads() == 2
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == 3
-
-
 @pytest.mark.parametrize("first_to_leave", ["this", "other"])
 def test_overlapping_threads_get_the_callers_setting_back(first_to_leave):
     entered, leave = threading.Event(), threading.Event()

@@ -11,10 +11,7 @@ from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.hooks import Hook
 from tests.distributed._processes import is_running, wait_for
 
-STRATEGIES = {
-    "memory": SharedMemory(2),
-    "servers": AsyncParameterServer(2, 1),
-}
+STRATEGIES = {"memory": SharedMemory(2), "servers": AsyncParameterServer(2, 1)}
 
 
 def linear_model_fn(features, labels, mode, params):

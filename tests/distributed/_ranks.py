@@ -38,12 +38,7 @@ def torchrun(module, names, out, n=2, timeout=120):
     ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=timeout
     )
     found = []
     for rank in range(n):

@@ -12,18 +12,10 @@ from skest import Estimator, EstimatorSpec, RunConfig
 from skest.checkpoints.format import STATE, checksum, read_checkpoint
 from skest.checkpoints.format import _crc32_of as crc32_of
 from skest.distributed.ps import checkpoint as transfer
-from skest.distributed.ps.checkpoint import snapshot
 from skest.distributed.ps.optimizers import Shard
-from skest.distributed.ps.server import LocalServers
 from skest.exceptions import CorruptCheckpointError, NanLossDuringTrainingError
 from skest.optimizers import make_optimizers
-from skest.optimizers.row_sparse import RowSparse
-from tests.distributed._training import Trainer
-from tests.distributed.test_exactness import (
-    assert_same,
-    ids_fn,
-    squared_error,
-)
+from tests.distributed.test_exactness import assert_same, ids_fn, squared_error
 
 
 class Tied(nn.Module):
@@ -95,25 +87,6 @@ def test_variables_that_are_nan_in_a_server_are_not_saved(
     with pytest.raises(NanLossDuringTrainingError, match="'table.weight' is NaN"):
         served(2, lambda: train(tmp_path))
     assert [path.name for path in tmp_path.glob("*ckpt-*")] in ([], ["ckpt-0"])
-
-
-def test_a_slot_that_a_server_has_not_made_yet_is_zero():
-    """Of the first update one server may know before another."""
-
-    def make(params):
-        return RowSparse(torch.optim.SGD(params, lr=1.0, momentum=0.9))
-
-    with LocalServers(2) as servers:
-        trainer = Trainer(servers.addresses, make=make).initialize().begin()
-        trainer.step(torch.tensor([0, 1]))
-        trainer.values()  # behind the update
-        (optimizer,) = servers.servers[1]._shard._optimizers
-        optimizer.inner.state.clear()
-        kinds = ["dense", "table"]
-        found = snapshot(trainer.client, trainer.variables, kinds).tensors
-        slot = found["0:table.weight/momentum_buffer"][:]
-        assert slot[:3].tolist() == [[-1, -1], [0, 0], [0, 0]]
-        trainer.close()
 
 
 # Checkpoints of earlier versions, of which each server wrote a part

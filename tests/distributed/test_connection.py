@@ -9,14 +9,7 @@ import pytest
 import torch
 
 from skest.distributed.ps import connection
-from skest.distributed.ps.connection import (
-    Peer,
-    RefusedError,
-    Session,
-    connect,
-    listen,
-    welcome,
-)
+from skest.distributed.ps.connection import Peer, RefusedError, connect, listen, welcome
 from skest.distributed.ps.messages import (
     HEADER_BYTES,
     LIMIT,
@@ -134,7 +127,7 @@ def test_who_speaks_otherwise_gets_no_session(opened, sent):
 class Between:
     """A session whose ends are seen by somebody in between."""
 
-    def __init__(self, client: Session) -> None:
+    def __init__(self, client):
         self.client, self.sent = client, []
         self._socket = client._socket
         client._socket = self

@@ -13,7 +13,7 @@ from skest import DNNLinearCombinedClassifier, Estimator, EstimatorSpec, RunConf
 from skest import feature_columns as fc
 from skest.engine.recorded.program import Program
 from skest.heads import SampledSoftmaxHead
-from skest.hooks import Hook, InMemoryEvaluatorHook
+from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 from skest.networks import DNN
 from skest.optimizers import make_optimizer, make_optimizers
@@ -202,13 +202,6 @@ def test_steps_are_replayed_with_the_same_numbers(served, replayed, num_ps, pipe
     assert len(replayed) >= 8
 
 
-def test_steps_of_known_code_are_recorded_unasked(served, replayed):
-    train = functools.partial(wide_and_deep, "adam", max_iter=9)
-    found = served(1, train)
-    assert len(replayed) > 0
-    assert_same(found, train(execution="eager"))
-
-
 class Gradients(Hook):
     def __init__(self):
         self.seen = []
@@ -262,29 +255,3 @@ def test_scores_in_training_are_those_of_one_process(served):
         return model.validation_scores_, model.loss_curve_, model.n_steps_
 
     assert served(2, train) == train()
-
-
-def test_an_evaluation_in_training_sees_all_rows(served):
-    rng = np.random.default_rng(0)
-    ids = rng.integers(50, size=(N_ROWS, 1))
-
-    def model_fn(features, labels, mode):
-        network = nn.Sequential(nn.Embedding(50, 1, sparse=True), nn.Flatten())
-        return EstimatorSpec(
-            mode,
-            network=network,
-            loss=lambda y, z, x: ((z[:, 0] - y) ** 2).mean(),
-            predictions=lambda z: {"y": z[:, 0]},
-            optimizer=torch.optim.SGD(network.parameters(), lr=0.5),
-        )
-
-    def all_ids():
-        return ArrayDataset(ids, np.ones(N_ROWS, np.float32), batch_size=16)
-
-    def train():
-        estimator = Estimator(model_fn, config=RunConfig(random_seed=3))
-        hook = InMemoryEvaluatorHook(estimator, all_ids, every_n_iter=2)
-        estimator.train(all_ids, hooks=[hook], steps=4)
-        return [metrics["loss"] for metrics in hook.results.values()]
-
-    assert served(2, train) == pytest.approx(train(), rel=1e-6)

@@ -120,10 +120,8 @@ def texts(logs):
     ("arguments", "message"),
     [
         (["--workers", "0", "x.py"], "--workers: must be an integer >= 1; got 0"),
-        (["--ps", "-1", "x.py"], "--ps: must be an integer >= 0; got -1"),
         (["--grace", "0", "x.py"], "--grace: must be > 0 and <= 86400 seconds; got 0"),
         (["nowhere.py"], "there is no script 'nowhere.py'"),
-        ([], "required: script"),
         (["--wrong", "x.py"], "unrecognized arguments: --wrong. See `"),
     ],
 )

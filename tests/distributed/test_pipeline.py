@@ -2,19 +2,14 @@
 """Steps whose variables are asked for while the step before is computed."""
 
 import functools
-import threading
 
 import pytest
 import torch
 
-from skest import Estimator, RunConfig
-from skest.distributed.ps.messages import Message, Op
 from skest.distributed.ps.server import LocalServers
-from skest.hooks import Hook
-from skest.inputs import ArrayDataset
 from tests.distributed._training import Trainer
 from tests.distributed.test_checkpoints import tied_model
-from tests.distributed.test_exactness import data, ids_fn, input_fn, trained
+from tests.distributed.test_exactness import ids_fn, input_fn, trained
 from tests.distributed.test_failures import plain_model
 
 IDS = [torch.tensor(ids) for ids in ([0, 3, 3], [6, 1], [3, 2], [5, 5], [0, 6])]
@@ -67,71 +62,3 @@ def test_values_are_those_before_the_last_update(num_ps):
         found = trainer.values()["weight"]
         assert found.ravel().tolist() == expected.table.tolist()
         trainer.close()
-
-
-class Steps(Hook):
-    def __init__(self):
-        self.steps, self.ended = [], 0
-
-    def after_step(self, run, loss):
-        self.steps.append(run.global_step)
-
-    def end(self, run):
-        self.ended += 1
-
-
-@pytest.mark.parametrize("steps", [1, 3, None])
-def test_training_ends_where_it_should(served, steps):
-    hook, kept = Steps(), []
-
-    def fn():
-        return ArrayDataset(*data(), batch_size=8, num_epochs=1)
-
-    def train():
-        estimator = Estimator(plain_model, config=RunConfig(random_seed=3))
-        kept.append(estimator.train(fn, steps=steps, hooks=[hook]).checkpoint)
-
-    served(2, train, pipeline=1)
-    n_steps = steps or 8
-    assert hook.steps == [*range(1, n_steps + 1)]
-    assert hook.ended == 1
-    assert kept[0].global_step == n_steps
-    position = kept[0].input_position
-    assert position is None or position["batches"] == n_steps
-
-
-@pytest.mark.parametrize("bound", [0, 2])
-def test_no_worker_is_further_ahead_than_it_may_be(bound):
-    """The bound holds with pulls ahead, and nobody waits for ever."""
-    n_steps, clocks, spreads = 12, [0, 0], []
-    lock = threading.Lock()
-
-    def work(worker, number):
-        for step in range(n_steps):
-            ids = IDS[step % len(IDS)]
-            worker.exchange.pull(ids)
-            worker.exchange.pull_ahead(IDS[(step + 1) % len(IDS)])
-            worker.compute(ids)
-            worker.exchange.push()
-            with lock:
-                clocks[number] += 1
-                spreads.append(abs(clocks[0] - clocks[1]))
-        worker.client.ask_all(Message(Op.BYE))
-
-    with LocalServers(max_staleness=bound) as servers:
-        chief = Trainer(servers.addresses, "chief").initialize()
-        chief.client.ask_all(Message(Op.BYE))
-        workers = [Trainer(servers.addresses, index=i).begin() for i in range(2)]
-        threads = [
-            threading.Thread(target=work, args=[w, i]) for i, w in enumerate(workers)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-        for worker in (chief, *workers):
-            worker.close()
-    # A push is counted here a moment after the server did so: one more at most.
-    assert max(spreads) <= bound + 2
-    assert sum(clocks) == 2 * n_steps

@@ -4,11 +4,10 @@
 import logging
 import threading
 
-import numpy as np
 import pytest
 import torch
 
-from skest import Estimator, EstimatorSpec, RunConfig
+from skest import Estimator, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore
 from skest.config.run_config import strategy_of
@@ -19,12 +18,12 @@ from skest.distributed import (
     SharedMemory,
     TaskConfig,
 )
-from skest.distributed.launch import local_cluster
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.replicas import replica_for
 from skest.distributed.synchronous import LocalSGDReplica
-from skest.engine.loop import EndOfTraining, Replica
+from skest.engine.loop import Replica
 from skest.inputs import InputContext
+from tests._models import batches, model_fn
 
 JOBS = {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"], "ps": ["127.0.0.1:3"]}
 
@@ -34,24 +33,8 @@ def config(kind="worker", index=0, jobs=None, **settings):
     return RunConfig(task=TaskConfig(kind, index, cluster), **settings)
 
 
-def model_fn(features, labels, mode):
-    network = torch.nn.Linear(1, 1)
-    return EstimatorSpec(
-        mode,
-        network=network,
-        loss=lambda y, z, x: ((z - y) ** 2).mean(),
-        predictions=lambda z: {"z": z},
-        optimizer=torch.optim.SGD(network.parameters(), lr=0.01),
-    )
-
-
-def input_fn():
-    X = np.ones((4, 1), np.float32)
-    return [(X, X)] * 20
-
-
 def made(config):
-    return replica_for(model_fn, input_fn, config)
+    return replica_for(model_fn, batches, config)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +65,8 @@ def test_a_cluster_without_servers_or_strategy_is_mentioned(caplog):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            config("evaluator"),
-            "an evaluator, which does not train. .*train_and_evaluate",
-        ),
-        (
-            config("chief", jobs={"chief": ["h:1"]}, train_distribute=LocalSGD()),
-            None,
-        ),
+        (config("evaluator"), "an evaluator, which .* not train. .*train_and_evaluate"),
+        (config("chief", jobs={"chief": ["h:1"]}, train_distribute=LocalSGD()), None),
         (
             config(
                 "chief",
@@ -116,56 +93,20 @@ def test_tasks_without_a_place(settings, message):
         made(settings)
 
 
-def test_a_server_serves_until_the_training_ends(monkeypatch):
-    monkeypatch.setenv("SKEST_SECRET", "of all")
-    jobs = local_cluster(1, 1)
-
-    def train(kind):
-        estimator = Estimator(model_fn, config=config(kind, jobs=jobs))
-        return estimator.train(input_fn, max_steps=10)
-
-    server = threading.Thread(target=train, args=["ps"])
-    server.start()
-    chief = train("chief")
-    server.join(20)
-    assert not server.is_alive()
-    assert chief.checkpoint.global_step == 10
-    assert chief.stop_reason == "reached step 10"
-
-
 def note_end(path, step=1, reason="enough", **options):
     store = DirectoryStore(path)
     store.save(Checkpoint(step, {"w": torch.zeros(1)}))
     store.note_stop(reason, **options)
 
 
-def test_the_end_is_that_of_this_training(tmp_path):
-    end = EndOfTraining(tmp_path)
-    assert end.reason() is end.old_reason() is None
-    assert not end.has_changed
-    note_end(tmp_path, reason="OSError: full", is_error=True)
-    assert end.reason() is None
-    note_end(tmp_path)
-    assert end.reason() == "enough"
-    assert end.has_changed
-    after = EndOfTraining(tmp_path)
-    assert after.reason() is None
-    assert after.old_reason() == "enough"
-    note_end(tmp_path, step=2)
-    assert after.old_reason() is None
-    assert after.reason() == "enough"
-
-
 def test_a_worker_that_comes_too_late_ends(tmp_path, caplog):
     note_end(tmp_path)  # of an earlier training
     settings = config(
-        "worker",
-        model_dir=tmp_path,
-        train_distribute=AsyncParameterServer(timeout=1.0),
+        "worker", model_dir=tmp_path, train_distribute=AsyncParameterServer(timeout=1.0)
     )
     timer = threading.Timer(1.0, note_end, [tmp_path, 2])
     timer.start()
     with caplog.at_level(logging.INFO, "skest"):
-        Estimator(model_fn, config=settings).train(input_fn)
+        Estimator(model_fn, config=settings).train(batches)
     assert DirectoryStore(tmp_path).latest_step() == 2  # the end of this one
     timer.join()

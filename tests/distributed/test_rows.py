@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.distributed.ps.rows import (
-    RemoteRows,
-    distinct_rows,
-)
+from skest.distributed.ps.rows import RemoteRows, distinct_rows
 from skest.distributed.ps.variables import Variables
 from skest.feature_columns import DenseFeatures, FeatureColumns, embedding_column
 from skest.feature_columns import categorical_column_with_identity as identity
@@ -145,35 +142,6 @@ class Ones:
             self.fetched.append(sorted(ids.tolist()))
             shape, dtype = self.rows.row_shape(number)
             self.rows.put(number, ids, torch.ones(len(ids), *shape, dtype=dtype))
-
-
-def test_ids_that_change_after_they_were_found():
-    network = nn.Embedding(9, 2, sparse=True)
-    servers = Ones(network)
-    ids = torch.tensor([4])
-    servers.rows.begin_step(servers.rows.wanted(ids))
-    network(ids)
-    wanted = servers.rows.wanted(ids)
-    ids[0] = 7
-    servers.rows.begin_step(wanted)
-    network(ids).sum().backward()
-    servers.rows.check_gradients()
-    assert servers.fetched == [[4], [7]]
-
-
-@pytest.mark.parametrize("looked_up", [[4, 1, 4], [1, 4, 4], [1]])
-def test_gradients_are_those_of_what_was_looked_up_not_of_what_was_wanted(looked_up):
-    network = nn.Embedding(9, 2, sparse=True)
-    rows = Ones(network).rows
-    assert rows.gradients() == [None]
-    ids = torch.tensor([4, 1, 4])
-    for _ in range(2):
-        rows.begin_step(rows.wanted(ids))
-        network.zero_grad()
-        network(ids)
-    network(torch.tensor(looked_up)).sum().backward()
-    pairs = zip(*(t.tolist() for t in rows.gradients()[0]), strict=True)
-    assert dict(pairs) == {i: [looked_up.count(i)] * 2 for i in looked_up}
 
 
 @pytest.mark.parametrize("read", [[3], [5, 6]])

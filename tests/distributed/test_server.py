@@ -13,7 +13,7 @@ from skest.distributed.ps.messages import Message, Op, Pull
 from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.server import LocalServers, serve_parameters
 from skest.exceptions import PeerLostError
-from tests.distributed._training import Counting, Trainer
+from tests.distributed._training import Trainer
 
 IDS = torch.tensor([0, 3, 3, 6])
 
@@ -180,18 +180,3 @@ def test_a_task_does_not_wait_for_its_update_but_who_reads_does(
         chief.compute(IDS)
         chief.exchange.push()
         assert chief.exchange.staleness == (0 if use_locking else 1)
-
-
-def test_nobody_waits_for_a_task_that_does_not_take_an_answer(trainers):
-    """It may have asked for more, and have been stopped."""
-    n_rows = 1 << 21  # more bytes than a connection holds
-    with LocalServers() as servers:
-        good = trainers(servers.addresses, index=0, network=Counting(n_rows))
-        good.initialize().begin()
-        still = connect(servers.addresses[0], Peer("worker", 1), None, 30.0)
-        ids = torch.arange(n_rows)
-        still.send(Message(Op.PULL, payload=[torch.tensor([n_rows]), ids]))
-        good.step(IDS)
-        assert good.client.step == 1
-        assert still.receive(30.0).step in (0, 1)  # who came first
-        still.close()

@@ -11,7 +11,6 @@ from skest import DNNClassifier, RunConfig
 from skest.distributed import SharedMemory
 from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
 from skest.engine.loop import train_step
-from skest.engine.recorded.choice import make_step
 from skest.hooks.base import Run
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
@@ -98,18 +97,6 @@ def test_rows_of_tables_are_shared_with_their_slots():
     assert torch.equal(runs[1].network.weight, alone.network.weight)
 
 
-def test_recorded_steps_work_on_the_common_memory():
-    alone = make_run(torch.optim.Adam)
-    _, runs = pair(make=torch.optim.Adam)
-    steps = [make_step("graph", run.spec, [], None) for run in runs]
-    for i in range(12):
-        features, labels = batch(i)
-        train_step(alone.spec, features, labels)
-        steps[i % 2](features, labels)
-    assert [step.n_replayed for step in steps] == [4, 4]
-    assert torch.equal(runs[1].network.weight, alone.network.weight)
-
-
 def test_the_global_step_is_the_sum_and_begins_at_that_of_the_checkpoint():
     chief, worker = SharedMemoryReplica(0, 2), None
     run = make_run(step=40)
@@ -162,9 +149,7 @@ def test_another_network_is_refused():
     chief = SharedMemoryReplica(0, 2)
     chief.begin(make_run())
     other = make_run(network=lambda: torch.nn.Linear(4, 1))
-    with pytest.raises(
-        ValueError, match=r"'weight' has the shape \(1, 4\) in this .*3\)"
-    ):
+    with pytest.raises(ValueError, match=r"'weight' has the .* \(1, 4\) in this .*3\)"):
         SharedMemoryReplica(1, 2, chief.memory).begin(other)
     other = make_run(network=lambda: torch.nn.Sequential(torch.nn.Linear(3, 1)))
     with pytest.raises(ValueError, match=r"'0.weight' .* and none in the calling one"):
@@ -172,9 +157,7 @@ def test_another_network_is_refused():
 
 
 def test_optimizers_whose_state_cannot_be_shared_are_refused():
-    with pytest.raises(
-        ValueError, match="can't begin with NAdam: its slot 'mu_product'"
-    ):
+    with pytest.raises(ValueError, match="can't begin .* NAdam: its slot 'mu_product'"):
         SharedMemoryReplica(0, 2).begin(make_run(torch.optim.NAdam))
 
 

@@ -10,18 +10,14 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from torch import nn
 
-from skest import DNNClassifier, Estimator, EstimatorSpec, RunConfig
+from skest import DNNClassifier, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore, MemoryStore
 from skest.distributed import DataParallel, LocalSGD
 from skest.distributed.synchronous import DataParallelReplica, LocalSGDReplica
 from skest.exceptions import NanLossDuringTrainingError, PeerLostError
-from skest.feature_columns.lookup import row_lookup, row_table
 from skest.hooks import Hook
-from skest.optimizers import make_optimizer
 from tests._models import At
 from tests.distributed import _ranks
 from tests.distributed._ranks import Dense, batches, estimator, variables
@@ -175,41 +171,6 @@ def batch_norm(rank, folder):
     return variables(made), trace.end_state
 
 
-class SometimesRows(nn.Module):
-    """Looks rows up in the second process only, or in another way there."""
-
-    def __init__(self, otherwise):
-        super().__init__()
-        self.table = row_table(torch.zeros(_ranks.N_IDS, 1))
-        self.bias = nn.Parameter(torch.zeros(1))
-        self.sometimes = nn.Parameter(torch.zeros(1))
-        self.otherwise = otherwise
-
-    def forward(self, ids):
-        if dist.get_rank() == 1:
-            return row_lookup(self.table, ids[:, 0])[:, 0] + self.sometimes
-        if self.otherwise == "nothing":
-            return self.bias.expand(len(ids))
-        return F.embedding(ids[:, 0], self.table)[:, 0] + self.bias
-
-
-def rows_of_one(rank, folder):
-    return [sometimes(rank, folder, kind) for kind in ("nothing", "dense")]
-
-
-def sometimes(rank, folder, otherwise):
-    def model_fn(features, labels, mode):
-        network = SometimesRows(otherwise)
-        optimizer = make_optimizer("sgd", network.parameters(), 1.0)
-        return EstimatorSpec(
-            mode, network=network, loss=lambda y, z, x: z.mean(), optimizer=optimizer
-        )
-
-    made = Estimator(model_fn, folder / otherwise)
-    replica = DataParallelReplica("cpu", timeout=60, static_graph=False)
-    return variables(_ranks.train(replica, made, batches([(4, 4)], rank)))
-
-
 # The same for LocalSGD
 
 
@@ -258,7 +219,7 @@ TOGETHER = [
     *(f"model_{name}" for name in MODELS),
     *("uneven", "one_ends_earlier", "one_is_stopped", "one_is_interrupted"),
     *("one_fails", "nan_in_one", "another_network_in_one", "no_batch_for_one"),
-    *("dropout", "batch_norm", "rows_of_one", "fit_in_memory", "fit_in_directory"),
+    *("dropout", "batch_norm", "fit_in_memory", "fit_in_directory"),
     *("sgd_every_step", "sgd_every_second_step", "sgd_in_graph"),
     *("sgd_of_ftrl", "sgd_one_ends_earlier"),
 ]
@@ -358,18 +319,6 @@ def test_statistics_are_those_of_the_chief(results):
         is_statistic = "running" in name
         assert found[name] == own[name]
         assert (own[name] != other[name]) == is_statistic
-
-
-def test_variables_of_one_process(results):
-    (nothing, dense), _ = results["rows_of_one"]
-    ids, _ = _ranks.rows(8)
-    first, second = (
-        np.bincount(part[:, 0], minlength=6) for part in (ids[:4], ids[4:])
-    )
-    assert np.ravel(nothing["table"]).tolist() == (-second / 8).tolist()
-    assert np.ravel(dense["table"]).tolist() == (-(first + second) / 8).tolist()
-    for found in (nothing, dense):
-        assert found["bias"] == found["sometimes"] == [-0.5]
 
 
 # Processes that end

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
-from skest.engine.evaluation import evaluate_loop, predict_batch, split_rows
+from skest.engine.evaluation import evaluate_loop, split_rows
 from skest.hooks import Run
 
 
@@ -21,12 +21,6 @@ def mean_loss(labels, logits, features):
 def eval_run(**fields):
     spec = EstimatorSpec(ModeKeys.EVAL, network=nn.Identity(), loss=mean_loss, **fields)
     return Run(spec, RunConfig(), global_step=9)
-
-
-def predict_spec(predictions, network=None):
-    return EstimatorSpec(
-        ModeKeys.PREDICT, network=network or nn.Identity(), predictions=predictions
-    )
 
 
 class Computes:
@@ -64,28 +58,6 @@ def test_a_metric_that_computes_no_numbers_is_named():
             TypeError, match=f"metric 'm' must compute .*; got {kind}. Make"
         ):
             evaluate_loop(run, [batch([1.0])])
-
-
-def test_predictions_are_told_the_keys_if_they_ask():
-    asked = []
-
-    def predictions(logits, keys=None):
-        asked.append(keys)
-        return {"a": logits}
-
-    spec = predict_spec(predictions)
-    predict_batch(spec, torch.ones(2, 1), ["a"])
-    predict_batch(spec, torch.ones(2, 1), None)
-    assert asked == [["a"], None]
-
-
-def test_wrong_predictions_are_refused():
-    with pytest.raises(ValueError, match="names 'q', 'r', but the predictions are 'a'"):
-        predict_batch(predict_spec(lambda z: {"a": z}), torch.ones(1), ["q", "a", "r"])
-    with pytest.raises(
-        TypeError, match="must return a dictionary; got Tensor. Give it"
-    ):
-        predict_batch(predict_spec(lambda z: z), torch.ones(1), None)
 
 
 def test_rows_must_agree():

@@ -40,11 +40,7 @@ def test_one_piece_gives_the_numbers_of_batches(execution, dtype, given):
 
 @pytest.mark.parametrize(
     ("normalizer", "dtype"),
-    [
-        (None, "int64"),
-        ("standard", "float32"),
-        ("quantile", "float32"),
-    ],
+    [(None, "int64"), ("standard", "float32"), ("quantile", "float32")],
 )
 def test_arithmetic_is_that_of_the_columns(normalizer, dtype):
     columns = [
@@ -77,6 +73,3 @@ def test_a_caller_owns_the_answer_and_the_rows():
         first[:] = -1
         np.testing.assert_array_equal(second, kept)
         np.testing.assert_array_equal(row, X[:1])
-
-
-# Models for more than one call

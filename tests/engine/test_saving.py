@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training that ends inside a step, or whose variables are NaN."""
 
-import logging
 import threading
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.exceptions import NanLossDuringTrainingError
-from skest.hooks import NanLossHook
 from skest.inputs import Pipeline
 from tests._models import (
     At,
@@ -162,21 +160,6 @@ def test_variables_that_are_nan_are_not_saved(tmp_path, caplog):
     assert estimator.stop_reason.startswith("NanLossDuringTrainingError: The variables")
     estimator.train(lambda: with_a_batch_of(1, at), max_steps=20)
     assert not estimator.checkpoint.variables["weight"].isnan().any()
-
-
-@pytest.mark.parametrize("every", [3, 100])
-def test_a_loss_of_nan_that_only_stops_keeps_the_checkpoint_before(
-    tmp_path, caplog, every
-):
-    config = RunConfig(tmp_path, random_seed=0, save_checkpoints_steps=every)
-    estimator = Estimator(root_model_fn, config=config)
-    hook = NanLossHook(fail_on_nan_loss=False)
-    with caplog.at_level(logging.ERROR, "skest"):
-        estimator.train(lambda: with_a_batch_of(float("nan"), 10), [hook])
-    assert "The loss of step 10 is NaN" in caplog.text
-    assert estimator.checkpoint.global_step == 9 // every * every
-    assert not estimator.checkpoint.variables["weight"].isnan().any()
-    assert estimator.stop_reason == "the loss is NaN"
 
 
 class Constant(torch.nn.Module):

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import copy
 import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils import clip_grad_norm_
 
 from skest import EstimatorSpec, ModeKeys, RunConfig
-from skest.engine.loop import scalar_loss, train_loop, train_step
-from skest.engine.training import TrainingOrder
+from skest.engine.loop import clip_gradients, scalar_loss, train_loop, train_step
 from skest.hooks import Hook, Run
-from skest.inputs.batches import Source
-from tests._models import squared_loss, table_fn
+from tests._models import squared_loss
 
 
 def make_spec(**changes):
@@ -35,20 +37,6 @@ def gradients_used(network, **fields):
     train_step(spec, *next(make_batches()))
     after = network.parameters()
     return [(b - a.detach()) / 0.5 for b, a in zip(before, after, strict=True)]
-
-
-def test_gradients_are_clipped_together():
-    torch.manual_seed(0)
-    network = nn.Linear(2, 1)
-    plain = gradients_used(copy.deepcopy(network))
-    norm = torch.cat([g.ravel() for g in plain]).norm()
-    assert norm > 0.1
-    clipped = gradients_used(copy.deepcopy(network), clip_norm=0.1)
-    for ours, gradient in zip(clipped, plain, strict=True):
-        torch.testing.assert_close(ours, gradient * 0.1 / norm, rtol=1e-4, atol=1e-6)
-    unclipped = gradients_used(network, clip_norm=1e6)
-    for ours, gradient in zip(unclipped, plain, strict=True):
-        assert torch.equal(ours, gradient)
 
 
 def test_gradients_that_no_optimizer_uses_do_not_count():
@@ -124,22 +112,51 @@ def test_ctrl_c_between_two_lines_leaves_no_step_that_is_half_noted():
     assert n_inside
 
 
-# How many steps may be ahead
-
-TABLE = table_fn(batch_size=4, num_epochs=3)()  # 15 steps
+ROWS, DIM = 5, 2
 
 
-def order(steps=None, max_steps=None):
-    return TrainingOrder(TABLE, [], [], steps, max_steps, lambda spec, random: None)
+def dense(values):
+    parameter = torch.nn.Parameter(torch.zeros(len(values), dtype=torch.float64))
+    parameter.grad = torch.tensor(values, dtype=torch.float64)
+    return parameter
 
 
-def test_the_steps_ahead_are_those_of_the_first_limit():
-    for limits, start, expected in [
-        ({}, 0, 15),
-        ({"steps": 4}, 0, 4),
-        ({"steps": 4}, 100, 4),
-        ({"steps": 40}, 0, 15),
-        ({"max_steps": 10}, 0, 10),
-        ({"max_steps": 10}, 7, 3),
-    ]:
-        assert order(**limits).steps_ahead(Source(TABLE), start) == expected
+def table(ids, values):
+    """A row table with a gradient of one row per id, duplicates included."""
+    parameter = torch.nn.Parameter(torch.zeros(ROWS, DIM, dtype=torch.float64))
+    parameter.grad = torch.sparse_coo_tensor(
+        torch.tensor([ids], dtype=torch.int64),
+        torch.tensor(values, dtype=torch.float64).reshape(len(ids), DIM),
+        (ROWS, DIM),
+        check_invariants=True,
+    )
+    return parameter
+
+
+FLOATS = st.floats(-1e3, 1e3)
+DENSE = st.lists(FLOATS, min_size=1, max_size=4).map(dense)
+TABLE = st.lists(st.integers(0, ROWS - 1), max_size=6).flatmap(
+    lambda ids: st.lists(FLOATS, min_size=len(ids) * DIM, max_size=len(ids) * DIM).map(
+        lambda values: table(ids, values)
+    )
+)
+
+
+@given(st.lists(DENSE | TABLE, min_size=1, max_size=4), st.floats(1e-2, 1e4))
+def test_equals_clipping_the_dense_gradients(parameters, max_norm):
+    twins = [torch.nn.Parameter(torch.zeros_like(p)) for p in parameters]
+    for twin, parameter in zip(twins, parameters, strict=True):
+        twin.grad = parameter.grad.to_dense().clone()
+    expected = clip_grad_norm_(twins, max_norm)
+    torch.testing.assert_close(clip_gradients(parameters, max_norm), expected)
+    for twin, parameter in zip(twins, parameters, strict=True):
+        torch.testing.assert_close(parameter.grad.to_dense(), twin.grad)
+
+
+def test_a_broken_gradient_is_not_hidden():
+    for broken in [math.nan, math.inf]:
+        for make in [dense, lambda values: table([2], values)]:
+            parameter = make([broken, 1.0])
+            norm = clip_gradients([dense([1.0]), parameter], 1.0)
+            assert not norm.isfinite()
+            assert parameter.grad.to_dense().isnan().any()

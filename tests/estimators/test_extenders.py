@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`add_metrics`, and metrics that are not skest's own."""
 
-import functools
-
 import pytest
 import torch
 from torch import nn
 
 import skest
 from skest import Estimator, EstimatorSpec, RunConfig, add_metrics
-from skest.heads import BinaryClassHead
-from skest.metrics import AUC, Accuracy, Mean
+from skest.metrics import Accuracy, Mean
 from tests._models import N_FEATURES, model_fn, squared_loss, table, table_fn
 
 
@@ -25,19 +22,6 @@ class Count:
 
     def compute(self):
         return self.total
-
-
-def head_model_fn(features, labels, mode, params):
-    network = nn.Linear(N_FEATURES, params.get("width", 1))
-    optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    return params.get("head", BinaryClassHead()).create_estimator_spec(
-        features, mode, network, labels, optimizer
-    )
-
-
-def binary_fn(batch_size=4):
-    x, y = table()
-    return lambda: skest.inputs.ArrayDataset(x, y > 0, batch_size=batch_size)
 
 
 def trained(fn=model_fn, input_fn=None, model_dir=None, params=None):
@@ -68,39 +52,7 @@ def test_beside_the_metrics_of_a_specification():
     assert list(results) == sorted(results)
 
 
-def test_beside_the_metrics_of_a_head():
-    estimator = trained(head_model_fn, binary_fn())
-
-    def metric_fn(labels, predictions):
-        return {"auc_again": (AUC(), predictions["logistic"], labels)}
-
-    own = estimator.evaluate(binary_fn())
-    results = add_metrics(estimator, metric_fn).evaluate(binary_fn())
-    assert results.pop("auc_again") == own["auc"]
-    assert results == own
-
-
 # What metric_fn gets
-
-
-def test_it_takes_what_it_names():
-    estimator = trained()
-    x, _ = table()
-
-    def one(features):
-        return {"sum": (Mean(), features)}
-
-    def bound(labels, *, scale, config):
-        return {"sum": (Mean(), scale * labels)}
-
-    for metric_fn in (
-        one,
-        functools.partial(bound, scale=0.0),
-        lambda **k: {"sum": (Mean(), 0.0)},
-    ):
-        assert "sum" in add_metrics(estimator, metric_fn).evaluate(table_fn())
-    result = add_metrics(estimator, one).evaluate(table_fn())["sum"]
-    assert result == pytest.approx(x.mean(), abs=1e-6)
 
 
 def test_predictions_are_computed_only_if_named():

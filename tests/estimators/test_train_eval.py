@@ -22,21 +22,8 @@ from skest.checkpoints.format import read_checkpoint
 from skest.checkpoints.store import read_eval_results
 from skest.core.files import list_versions
 from skest.export import BestExporter, Exporter, FinalExporter, LatestExporter
-from skest.hooks import (
-    CheckpointListener,
-    Hook,
-    StopAtStepHook,
-    stop_if_higher_hook,
-)
-from tests._models import (
-    At,
-    Mean,
-    Recorder,
-    assert_same_checkpoint,
-    model_fn,
-    raising,
-    table_fn,
-)
+from skest.hooks import Hook, StopAtStepHook, stop_if_higher_hook
+from tests._models import At, Mean, assert_same_checkpoint, model_fn, table_fn
 
 ENDLESS = table_fn(num_epochs=None)
 EVAL = table_fn(batch_size=5)
@@ -111,23 +98,6 @@ def test_without_a_directory():
     )
 
 
-def test_hooks_listeners_and_steps(tmp_path):
-    training, evaluation, saved = Recorder(), Recorder(), []
-
-    class Saved(CheckpointListener):
-        def after_save(self, run):
-            saved.append(run.global_step)
-
-    train_and_evaluate(
-        make(tmp_path),
-        TrainSpec(ENDLESS, 5, [training], [Saved()]),
-        EvalSpec(EVAL, steps=2, hooks=[evaluation]),
-    )
-    assert training.steps == [1, 2, 3, 4, 5]
-    assert evaluation.calls == ["begin", *["before_step", "after_step"] * 2, "end"]
-    assert saved == [0, 5]
-
-
 # What it returns and exports
 
 
@@ -135,9 +105,7 @@ def test_several_evaluations(tmp_path):
     estimator = make(tmp_path)
     specs = [
         EvalSpec(
-            EVAL,
-            throttle_secs=0,
-            exporters=LatestExporter("latest", **CHECKPOINT),
+            EVAL, throttle_secs=0, exporters=LatestExporter("latest", **CHECKPOINT)
         ),
         EvalSpec(table_fn(n_rows=8), name="small", eval_every_steps=8),
     ]
@@ -160,10 +128,7 @@ def test_several_evaluations(tmp_path):
         # The end of training is found out behind the evaluation of its last step.
         ({"input_fn": table_fn(num_epochs=2)}, [(10, False), (10, True)]),
         ({"hooks": StopAtStepHook(12), "max_steps": 30}, [(10, False), (12, True)]),
-        (
-            {"saving_listeners": None, "hooks": StopAtStepHook(10)},
-            [(10, True)],
-        ),
+        ({"saving_listeners": None, "hooks": StopAtStepHook(10)}, [(10, True)]),
     ],
 )
 def test_the_final_export(tmp_path, arguments, asked):
@@ -234,9 +199,7 @@ def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
     recorded = read_eval_results(estimator.eval_dir())[5]
     assert list(recorded) == ["global_step", "loss", "mean"]
     by_array = stop_if_higher_hook(estimator, "by", 1.0)
-    with pytest.raises(
-        ValueError, match="'by', but the evaluations .* Arrays are not rec"
-    ):
+    with pytest.raises(ValueError, match="'by', but the evaluations .* Arrays .* rec"):
         estimator.train(ENDLESS, [by_array], steps=1)
     config = RunConfig(keep_best=KeepBest(1, "by"))
     with pytest.raises(ValueError, match="'by', but it is an array, .* 'global"):
@@ -244,16 +207,6 @@ def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
     shutil.rmtree(tmp_path / "export")
     with pytest.raises(ValueError, match="compares the 'by' .* is an array, .* 'mean'"):
         again("by")
-
-
-def test_training_again_from_an_older_checkpoint_has_its_own_results(tmp_path):
-    _, exports = run(tmp_path)
-    pointer = tmp_path / "checkpoint"
-    pointer.write_text(pointer.read_text().replace('"ckpt-20"', '"ckpt-10"', 1))
-    assert make(tmp_path).checkpoint.global_step == 10
-    _, again = run(tmp_path)
-    assert again[1] != exports[1]
-    assert read_checkpoint(again[1]).global_step == 20
 
 
 @pytest.mark.parametrize(
@@ -319,18 +272,6 @@ def test_an_input_that_ended_is_not_gone_through_again(tmp_path):
     assert again(max_steps=1000)[0]["global_step"] == 20
     make(tmp_path).train(table_fn())
     assert again(max_steps=1000)[0]["global_step"] == 35
-
-
-def test_a_final_export_that_failed_is_made_up_for(tmp_path):
-    with pytest.raises(OSError, match="disk"):
-        run(tmp_path, exporters=lambda: [Asked(raising(OSError("disk")))])
-    with pytest.raises(OSError, match="disk"):
-        exporter = Asked(
-            lambda step, final: raising(OSError("disk"))() if final else None
-        )
-        run(tmp_path, exporters=lambda: [exporter])
-    _, exports = run(tmp_path, exporters=lambda: [FinalExporter("final", **CHECKPOINT)])
-    assert read_checkpoint(exports[0]).global_step == 20
 
 
 # Ctrl-C
@@ -467,28 +408,6 @@ def test_wrong_arguments():
 # The specifications
 
 INPUT_FN = table_fn()
-
-
-def test_one_or_several_or_none():
-    for spec, field, make in [
-        (TrainSpec, "hooks", Hook),
-        (TrainSpec, "saving_listeners", CheckpointListener),
-        (EvalSpec, "hooks", Hook),
-        (EvalSpec, "exporters", lambda: FinalExporter("final")),
-    ]:
-        one, other = make(), make()
-        for given, expected in [
-            (None, ()),
-            (one, (one,)),
-            ([one, other], (one, other)),
-            (iter([one]), (one,)),
-        ]:
-            assert getattr(spec(INPUT_FN, **{field: given}), field) == expected
-        for wrong in (3, [3], "abc"):
-            with pytest.raises(
-                TypeError, match=f"'{field}' of {spec.__name__} must be inst"
-            ):
-                spec(INPUT_FN, **{field: wrong})
 
 
 def test_are_frozen_and_need_a_function():

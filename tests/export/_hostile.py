@@ -36,11 +36,7 @@ def _much_time():
     return nodes, {"matrix": np.ones((2000, 2000)) / 2000}
 
 
-GRAPHS = {
-    "ends": _one_hot_of_no_depth,
-    "memory": _much_memory,
-    "time": _much_time,
-}
+GRAPHS = {"ends": _one_hot_of_no_depth, "memory": _much_memory, "time": _much_time}
 
 
 def write(directory, kind):

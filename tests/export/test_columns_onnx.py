@@ -34,27 +34,18 @@ CATEGORICAL = {
     "vocabulary, rare and missing": vocabulary(
         "string", num_oov_buckets=1, min_frequency=10**6, missing_bucket=True
     ),
-    "bag, missing": vocabulary("words", WORDS, num_oov_buckets=1, missing_bucket=True),
     "integers, missing": vocabulary("integer", [1, 5], missing_bucket=True),
     "vocabulary of integers": vocabulary("integer", [1, 5, -3, INT64.max, INT64.min]),
-    "integers, default": vocabulary("integer", [1, 5, 7], default_value=0),
-    "integers, buckets": vocabulary("integer", [1, 5], num_oov_buckets=7),
-    "bag": vocabulary("words", WORDS, num_oov_buckets=3),
     "bag of integers": vocabulary("numbers", [0, 1, 2], num_oov_buckets=3),
     "delimiter": vocabulary("text", ["a", "b"], delimiter="|"),
     "hash": hashed("string", 1000),
     "hash of integers": hashed("integer", 97),
-    "hash of a bag": hashed("words", 2**32),
-    "hash of a bag of integers": hashed("numbers", 13),
     "hash, delimiter": hashed("text", 11, delimiter="|"),
-    "identity": identity("month", 12),
     "identity, default": identity("integer", 12, default_value=3),
-    "cross": fc.crossed_column(["string", "month"], 1000),
     "cross of strings": fc.crossed_column(["string", "words"], 2**63),
     "cross of integers": fc.crossed_column(
         ["integer", "month"], 50, hash_key=2**64 - 1
     ),
-    "cross of bags": fc.crossed_column(["words", "numbers"], 101),
     "cross of columns": fc.crossed_column(
         [vocabulary("string", WORDS), "numbers", fc.bucketized_column(filled, EDGES)],
         77,
@@ -72,7 +63,6 @@ CATEGORICAL = {
     "many buckets": fc.bucketized_column(
         fc.numeric_column("float"), np.linspace(-3, 3, 1100).tolist()
     ),
-    "buckets, filled": fc.bucketized_column(filled, EDGES),
     "buckets of elements": fc.bucketized_column(fc.numeric_column("vector", 3), EDGES),
     "buckets of integers": fc.bucketized_column(
         fc.numeric_column("month", dtype="int32"), [1.5, 7]
@@ -86,7 +76,6 @@ CATEGORICAL = {
     ),
 }
 OTHERS = {
-    "numbers": fc.numeric_column("vector", 3),
     "cells of two axes": fc.numeric_column("matrix", (2, 2), normalizer="standard"),
     "standard": fc.numeric_column(
         "float", default_value="mean", normalizer="standard", indicate_missing=True
@@ -103,7 +92,6 @@ OTHERS = {
     ),
     "formula": fc.numeric_column("vector", 3, normalizer=lambda x: (x - 3) / 2 * x + 1),
     "formula of two axes": fc.numeric_column("matrix", (2, 2), normalizer=np.square),
-    "integers": fc.numeric_column("month", dtype="int64"),
     "bins": fc.piecewise_linear_column(fc.numeric_column("float"), "distinct:5"),
     "bins, filled": fc.piecewise_linear_column(filled, EDGES, encoding="hat"),
     "bins of elements": fc.piecewise_linear_column(
@@ -123,12 +111,8 @@ OTHERS = {
     "weighted buckets": fc.weighted_categorical_column(
         fc.bucketized_column(fc.numeric_column("vector", 3), EDGES), "vector"
     ),
-    "indicator": fc.indicator_column(identity("month", 12)),
     "embedding": fc.embedding_column(hashed("words", 9), 2),
     "sequence": fc.sequence_numeric_column("steps"),
-    "sequence, padded": fc.sequence_numeric_column(
-        "steps", default_value=2.0, normalizer="standard", indicate_missing=True
-    ),
     "sequence of ids": fc.indicator_column(
         fc.sequence_categorical_column_with_identity("month", 12)
     ),

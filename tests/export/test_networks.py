@@ -7,12 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from skest import (
-    DNNClassifier,
-    DNNRegressor,
-    LinearClassifier,
-    RNNClassifier,
-)
+from skest import DNNClassifier, DNNRegressor, LinearClassifier, RNNClassifier
 from skest import feature_columns as fc
 from skest.exceptions import ExportError
 from skest.export import load

@@ -117,39 +117,13 @@ def test_texts_and_numbers_go_to_the_estimator_by_name(alone):
     own = small(feature_columns=given)
     model = (own if alone else make_pipeline(own)).fit(FRAME, LABELS["strings"])
     graph = skl2onnx.convert_sklearn(
-        model,
-        initial_types=TYPES[::-1],
-        options=without_maps(own),
-        target_opset=18,
+        model, initial_types=TYPES[::-1], options=without_maps(own), target_opset=18
     )
     found = run(graph, columns(FRAME))
     np.testing.assert_array_equal(found["label"], model.predict(FRAME))
     np.testing.assert_allclose(
         found["probabilities"], model.predict_proba(FRAME), rtol=0, atol=1e-6
     )
-
-
-def test_columns_by_position():
-    given = [fc.numeric_column(2), fc.bucketized_column(fc.numeric_column(0), [0.0])]
-    model = small(feature_columns=given).fit(NUMBERS, LABELS["strings"])
-    for initial in (
-        [("X", types.FloatTensorType([None, 4]))],
-        [
-            ("A", types.FloatTensorType([None, 1])),
-            ("B", types.FloatTensorType([None, 3])),
-        ],
-    ):
-        graph = skl2onnx.convert_sklearn(
-            model, initial_types=initial, options=without_maps(model), target_opset=18
-        )
-        sizes = [kind.shape[1] for _, kind in initial]
-        parts = np.split(NUMBERS, np.cumsum(sizes)[:-1], axis=1)
-        found = run(
-            graph, {name: p for (name, _), p in zip(initial, parts, strict=True)}
-        )
-        np.testing.assert_allclose(
-            found["probabilities"], model.predict_proba(NUMBERS), rtol=0, atol=1e-6
-        )
 
 
 def converted(model, **options):

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -20,12 +19,7 @@ from skest.canned.linear import linear_model_fn
 from skest.canned.rnn import rnn_model_fn
 from skest.core.files import list_versions
 from skest.exceptions import ExportError
-from skest.export import (
-    ClassificationOutput,
-    PredictOutput,
-    RegressionOutput,
-    load,
-)
+from skest.export import ClassificationOutput, PredictOutput, RegressionOutput, load
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 
 pytest.importorskip("onnxscript")
@@ -191,10 +185,7 @@ def test_tensors_and_the_outputs_that_were_asked_for(tmp_path):
 @pytest.mark.parametrize(
     ("outputs", "match"),
     [
-        (
-            {"a": PredictOutput({"b": "c"})},
-            "'a' of 'export_outputs' names the prediction",
-        ),
+        ({"a": PredictOutput({"b": "c"})}, "'a' of 'export_outputs' .* the prediction"),
         ({"a": RegressionOutput("class_ids")}, "must be of type float; it is int64"),
     ],
 )
@@ -216,11 +207,7 @@ def test_outputs_that_are_not_there(tmp_path, outputs, match):
 @pytest.mark.parametrize(
     ("outputs", "error", "match"),
     [
-        (
-            3,
-            TypeError,
-            "'export_outputs' of an EstimatorSpec must be a dictionary; got 3",
-        ),
+        (3, TypeError, "'export_outputs' .* EstimatorSpec must be a dictionary; got 3"),
         ({"a": 3}, TypeError, "signature 'a' of 'export_outputs' must be a Class"),
         (
             {"a": RegressionOutput("x"), "b": RegressionOutput("x")},
@@ -318,64 +305,3 @@ def test_networks_of_layers_that_skest_knows_are_not_traced(tmp_path, monkeypatc
     (expected,) = estimator.predict(lambda: [x], yield_single_examples=False)
     found = load(estimator.export(tmp_path))("predict", x=x)["predictions"]
     np.testing.assert_allclose(found, expected["predictions"], atol=1e-6)
-
-
-def own_model_fn(features, labels, mode, params):
-    """A classifier or regressor of an array or of feature columns."""
-    first, size = nn.Identity(), 3
-    if "feature_columns" in params:
-        first = fc.DenseFeatures(params["feature_columns"])
-        size = first.out_features
-    n_logits = params.get("n_classes", params.get("n_outputs"))
-    network = nn.Sequential(
-        first, nn.Linear(size, 4), nn.Tanh(), nn.Linear(4, n_logits)
-    )
-    optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    if "n_outputs" in params:
-        return params["head"].create_estimator_spec(
-            features, mode, network, labels, optimizer
-        )
-
-    def loss(labels, logits, features):
-        if labels.ndim == 1:
-            return nn.functional.cross_entropy(logits, labels, reduction="none")
-        return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits))
-
-    return skest.EstimatorSpec(
-        mode,
-        network=network,
-        loss=loss,
-        predictions=lambda z: {"logits": z, "own": z.sum(1)},
-        optimizer=optimizer,
-    )
-
-
-NUMBERS = np.random.default_rng(0).normal(size=(30, 3))
-FRAME = pd.DataFrame({"a": NUMBERS[:, 0], "city": ["Rome", "Oslo", None] * 10})
-OWN_COLUMNS = [
-    fc.numeric_column("a"),
-    fc.embedding_column(fc.categorical_column_with_vocabulary_list("city"), 2),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("X", "y", "columns"),
-    [
-        (NUMBERS, (NUMBERS > 0).astype(int), None),
-        (FRAME, NUMBERS[:, 0] > 0, OWN_COLUMNS),
-    ],
-    ids=["labels", "columns"],
-)
-def test_classifiers(tmp_path, X, y, columns):
-    model = skest.ModelFnClassifier(
-        own_model_fn, feature_columns=columns, max_iter=2, random_state=0
-    ).fit(X, y)
-    exported = load(model.export(tmp_path))
-    found = exported.run(X, "predict")
-    labels = found["labels"] if y.ndim == 2 else found["labels"][:, 0]
-    np.testing.assert_array_equal(labels, model.predict(X))
-    np.testing.assert_allclose(
-        found["probabilities"], model.predict_proba(X), atol=1e-5
-    )
-    assert {"classification", "predict"} < set(exported.signatures)

@@ -2,7 +2,6 @@
 """What every column has in common."""
 
 import pickle
-from typing import Any
 
 import joblib
 import numpy as np
@@ -16,7 +15,7 @@ from sklearn.utils.estimator_checks import check_no_attributes_set_in_init
 from skest import feature_columns as fc
 
 
-def all_columns() -> dict[str, Any]:
+def all_columns():
     number = fc.numeric_column("x", default_value="mean", normalizer="standard")
     vocabulary = fc.categorical_column_with_vocabulary_list("c")
     return {
@@ -44,7 +43,7 @@ X = pd.DataFrame(
 )
 
 
-def fitted(kind: str) -> Any:
+def fitted(kind):
     column = all_columns()[kind].fit(X)
     if kind == "embedding":
         column.weights_ = np.arange(4.0).reshape(2, 2)
@@ -55,7 +54,7 @@ def fitted(kind: str) -> Any:
     return column
 
 
-def assert_same(a: Any, b: Any, rows: Any = X) -> None:
+def assert_same(a, b, rows=X):
     first, second = a.encode(rows), b.encode(rows)
     assert list(first) == list(second)
     for key, values in first.items():
@@ -63,7 +62,7 @@ def assert_same(a: Any, b: Any, rows: Any = X) -> None:
 
 
 @COLUMNS
-def test_fit_learns_on_the_column_only(kind: str) -> None:
+def test_fit_learns_on_the_column_only(kind):
     column = all_columns()[kind]
     check_no_attributes_set_in_init(kind, column)
     before = joblib.hash(column.get_params())
@@ -78,7 +77,7 @@ def test_fit_learns_on_the_column_only(kind: str) -> None:
 
 
 @COLUMNS
-def test_encode_changes_nothing_and_takes_rows_one_by_one(kind: str) -> None:
+def test_encode_changes_nothing_and_takes_rows_one_by_one(kind):
     column = fitted(kind)
     before = joblib.hash(column.__dict__)
     encoded = column.encode(X)[column.encoded_key]
@@ -94,7 +93,7 @@ def test_encode_changes_nothing_and_takes_rows_one_by_one(kind: str) -> None:
 
 
 @COLUMNS
-def test_reads_only_the_columns_it_names(kind: str) -> None:
+def test_reads_only_the_columns_it_names(kind):
     column = fitted(kind)
     assert_same(column, column, X[list(column.feature_keys)])
     for key in column.feature_keys:
@@ -102,32 +101,8 @@ def test_reads_only_the_columns_it_names(kind: str) -> None:
             column.encode(X.drop(columns=key).assign(other=1))
 
 
-def test_missing_values_and_tags() -> None:
-    allowed = {
-        kind: column.__sklearn_tags__().input_tags.allow_nan
-        for kind, column in all_columns().items()
-    }
-    assert all(allowed.values())
-    assert not fc.numeric_column("x").__sklearn_tags__().input_tags.allow_nan
-
-
-def test_needs_fit() -> None:
-    needing = {
-        kind: c.__sklearn_tags__().requires_fit for kind, c in all_columns().items()
-    }
-    without = {kind for kind, needs in needing.items() if not needs}
-    assert without == {"identity", "hash bucket"}
-    closed = fc.numeric_column("x")
-    for column in (
-        closed,
-        fc.bucketized_column(closed, [0]),
-        fc.crossed_column(["a", "b"], 9),
-    ):
-        assert not column.needs_fit
-
-
 @pytest.mark.parametrize("interface", ["spmatrix", "sparray"])
-def test_categorical_columns_give_sparse_matrices(interface: str) -> None:
+def test_categorical_columns_give_sparse_matrices(interface):
     column = fc.categorical_column_with_hash_bucket("c", 10**9)
     with config_context(sparse_interface=interface):
         matrix = column.transform({"c": ["a", "b", None]})

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,36 +9,25 @@ from skest.feature_columns import bucketized_column, numeric_column
 NAN = np.nan
 
 
-def ids(column: Any, values: Any) -> list[Any]:
+def ids(column, values):
     return column.encode({"x": np.asarray(values)})["x_bucketized_ids"].tolist()
 
 
-def test_buckets_are_closed_on_the_left() -> None:
-    column = bucketized_column(numeric_column("x"), [0, 10])
-    assert ids(column, [-1, 0, 9.9, 10, NAN]) == [[0], [1], [1], [2], [2]]
-    assert column.size == column.num_buckets == 3
-    assert column.get_feature_names_out().tolist() == [
-        "x_bucketized_0",
-        "x_bucketized_1",
-        "x_bucketized_2",
-    ]
-
-
-def test_boundaries_and_values_are_cast_to_the_dtype_of_the_source() -> None:
+def test_boundaries_and_values_are_cast_to_the_dtype_of_the_source():
     value = [float(np.float32(0.7))]  # a little less than 0.7
     assert ids(bucketized_column(numeric_column("x"), [0.7]), value) == [[1]]
     exact = numeric_column("x", dtype="float64")
     assert ids(bucketized_column(exact, [0.7]), value) == [[0]]
 
 
-def test_ids_of_several_elements() -> None:
+def test_ids_of_several_elements():
     column = bucketized_column(numeric_column("x", shape=2), [0])
     assert ids(column, [[-1, -1], [1, NAN]]) == [[0, 2], [1, 3]]
     assert column.transform({"x": [[1, NAN]]}).tolist() == [[0, 1, 0, 1]]
     assert column.get_feature_names_out()[-1] == "x_bucketized_1_1"
 
 
-def test_quantiles_are_learned() -> None:
+def test_quantiles_are_learned():
     column = bucketized_column(numeric_column("x"), "quantiles:4")
     with pytest.raises(NotFittedError, match="has not learned its boundaries yet"):
         column.num_buckets  # noqa: B018
@@ -49,7 +37,7 @@ def test_quantiles_are_learned() -> None:
     assert column.num_buckets == 4
 
 
-def test_quantiles_of_numbers_that_repeat() -> None:
+def test_quantiles_of_numbers_that_repeat():
     for values, expected in [
         ([1, 2, 2, 2], [2]),  # equal quantiles count once
         ([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7], [7]),  # nothing is below 0
@@ -60,30 +48,10 @@ def test_quantiles_of_numbers_that_repeat() -> None:
         assert column.fit({"x": np.array(values)}).boundaries_.tolist() == expected
 
 
-def test_inverse_gives_intervals() -> None:
-    column = bucketized_column(numeric_column("x", shape=2), [0, 10])
-    intervals = column.inverse([0, 1, 2, 5, -1]).tolist()
-    assert [str(interval) for interval in intervals] == [
-        "[-inf, 0.0)",
-        "[0.0, 10.0)",
-        "[10.0, inf)",
-        "[10.0, inf)",
-        "None",
-    ]
-
-
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for source, boundaries, error, message in [
         ("x", [0], TypeError, "must come from numeric_column; got 'x'"),
-        (numeric_column("x", shape=(2, 2)), [0], ValueError, "one dimension"),
-        (numeric_column("x"), [], ValueError, "non-empty list of numbers"),
-        (numeric_column("x"), [1, 1], ValueError, "finite and sorted"),
-        (
-            numeric_column("x"),
-            [0, 1e300],
-            ValueError,
-            "its source, float32; got 1e.300",
-        ),
+        (numeric_column("x"), [0, 1e300], ValueError, "its source, float32; .* 1e.300"),
         (
             numeric_column("x", dtype="int32"),
             [-(2.0**40), 0],
@@ -102,14 +70,8 @@ def test_parameters_refused() -> None:
             bucketized_column(source, boundaries)
 
 
-def test_boundaries_between_integers() -> None:
+def test_boundaries_between_integers():
     column = bucketized_column(numeric_column("x", dtype="int64"), [-0.5, 0.5, 2])
     assert ids(column, [-1, 0, 1, 2]) == [[0], [1], [2], [3]]
     large = bucketized_column(numeric_column("x", dtype="int64"), [2**53 + 1])
     assert ids(large, np.array([2**53, 2**53 + 1])) == [[0], [1]]
-
-
-def test_no_numbers_to_learn_from() -> None:
-    column = bucketized_column(numeric_column("x"), "quantiles:4")
-    with pytest.raises(ValueError, match="'x' has no numbers to learn boundaries"):
-        column.fit({"x": [NAN, NAN]})

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import pickle
-from typing import Any
+from functools import partial
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import scipy.sparse
 import sklearn
-import torch
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -16,12 +17,13 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
 from skest import feature_columns as fc
+from skest.feature_columns.columns import same
 
 X = pd.DataFrame({"age": [20.0, 40.0, 60.0, 40.0], "education": ["b", "a", "b", "c"]})
 AGE = fc.numeric_column("age")
 
 
-def columns(**options: Any) -> fc.FeatureColumns:
+def columns(**options):
     education = fc.categorical_column_with_vocabulary_list("education")
     return fc.FeatureColumns(
         [
@@ -32,31 +34,14 @@ def columns(**options: Any) -> fc.FeatureColumns:
     )
 
 
-def test_encode() -> None:
-    education = fc.categorical_column_with_vocabulary_list("education")
-    both = fc.FeatureColumns(
-        [
-            fc.numeric_column("age"),
-            fc.indicator_column(education),
-            fc.embedding_column(education, 2),
-            education,
-        ]
-    )
-    encoded = both.fit(X).encode(X)
-    assert list(encoded) == ["age", "education_ids"]
-    assert encoded["age"].dtype == torch.float32
-    assert encoded["education_ids"].tolist() == [[1], [0], [1], [2]]
-    assert both.encode(X, torch.float64)["age"].dtype == torch.float64
-
-
-def test_columns_with_nothing_open_need_no_fit() -> None:
+def test_columns_with_nothing_open_need_no_fit():
     closed = fc.FeatureColumns([fc.numeric_column("age")])
     assert closed.encode(X)["age"][:, 0].tolist() == X["age"].tolist()
     with pytest.raises(NotFittedError, match="'age' has not learned"):
         columns().encode(X)
 
 
-def test_fit_leaves_the_parameters_alone_and_keeps_no_data() -> None:
+def test_fit_leaves_the_parameters_alone_and_keeps_no_data():
     made = columns()
     given = [column for _, column in made.columns]
     made.fit(X)
@@ -67,7 +52,7 @@ def test_fit_leaves_the_parameters_alone_and_keeps_no_data() -> None:
 
 
 @pytest.mark.parametrize("interface", [None, "spmatrix", "sparray"])
-def test_transform(interface: str | None) -> None:
+def test_transform(interface):
     made = columns(sparse_output=interface is not None).fit(X)
     with sklearn.config_context(sparse_interface=interface or "sparray"):
         matrix = made.transform(X)
@@ -81,7 +66,7 @@ def test_transform(interface: str | None) -> None:
     assert made.get_feature_names_out().tolist() == names
 
 
-def test_failed_fit_leaves_what_was_learned() -> None:
+def test_failed_fit_leaves_what_was_learned():
     made = columns().fit(X)
     expected = made.transform(X)
     for wrong, message in (
@@ -95,38 +80,25 @@ def test_failed_fit_leaves_what_was_learned() -> None:
         assert_array_equal(made.transform(X), expected)
 
 
-def test_sample_weight() -> None:
+def test_sample_weight():
     made = columns().fit(X, sample_weight=[1, 1, 0, 0])
     assert made.columns_[0][1].center_.tolist() == [30]
     assert list(made.columns_[1][1].categorical_column_.vocabulary_) == ["a", "b"]
 
 
-def test_columns_refused() -> None:
+def test_columns_refused():
     for given, error, message in [
         ([], ValueError, "must be a non-empty list of feature columns"),
         (["age"], TypeError, "must hold feature columns, .*; got 'age'"),
-        (
-            [("age", "age")],
-            TypeError,
-            r"in pairs .*; got \('age', 'age'\) at position 0",
-        ),
+        ([("age", "age")], TypeError, r"in pairs .*; got \('age', 'age'\) at .* 0"),
         ([(1, AGE)], TypeError, r"got \(1, NumericColumn.* at position 0"),
         ([AGE, ("b", AGE)], TypeError, r"got \('b', NumericColumn.* at position 1"),
-        (
-            [fc.numeric_column("a")] * 2,
-            ValueError,
-            "Two feature columns have the name 'a'",
-        ),
         (
             [("a", fc.numeric_column("a")), ("a", fc.numeric_column("b"))],
             ValueError,
             "not unique",
         ),
-        (
-            [("columns", fc.numeric_column("a"))],
-            ValueError,
-            "conflict with constructor",
-        ),
+        ([("columns", fc.numeric_column("a"))], ValueError, "conflict .* constructor"),
         (
             [
                 fc.categorical_column_with_identity("a", 4),
@@ -142,7 +114,7 @@ def test_columns_refused() -> None:
             fc.FeatureColumns(given).encode(X)
 
 
-def test_inverse() -> None:
+def test_inverse():
     city, town = (
         fc.categorical_column_with_vocabulary_list(key) for key in ("city", "town")
     )
@@ -188,14 +160,12 @@ def test_inverse() -> None:
     }
 
 
-def test_inverse_of_rows() -> None:
+def test_inverse_of_rows():
     made = fc.FeatureColumns([fc.categorical_column_with_vocabulary_list("education")])
     encoded = made.fit(X).encode(X)
     rows = {key: tensor[2:] for key, tensor in encoded.items()}
     assert made.inverse(rows)["education"].tolist() == [["b"], ["c"]]
-    with pytest.raises(
-        ValueError, match="column 'education' under 'education_ids'; got"
-    ):
+    with pytest.raises(ValueError, match="column 'education' .* 'education_ids'; got"):
         made.inverse({"education": rows["education_ids"]})
     with pytest.raises(TypeError, match="'ids' must be integers; got dtype float32"):
         made.inverse({"education_ids": rows["education_ids"].float()})
@@ -203,42 +173,7 @@ def test_inverse_of_rows() -> None:
         clone(made).inverse(rows)
 
 
-def test_numbers_named_as_an_entry_of_another_column() -> None:
-    made = fc.FeatureColumns(
-        [
-            fc.categorical_column_with_vocabulary_list("city", ["Bern", "Oslo"]),
-            fc.weighted_categorical_column(
-                fc.categorical_column_with_identity("tag", 5), "count"
-            ),
-            *map(
-                fc.numeric_column,
-                ["city_ids", "city_ids_numbers", "tag_weighted_by_count_weights"],
-            ),
-            fc.sequence_numeric_column("city_ids_"),
-            fc.sequence_numeric_column("dose"),
-            fc.numeric_column("dose_length"),
-        ]
-    )
-    names = {name for column in made.active for name in column.feature_keys}
-    X = {name: np.array([2.0]) for name in names}
-    X |= {"city": np.array(["Oslo"]), "tag": np.array([3])}
-    encoded = made.encode(X)
-    assert {key: value.item() for key, value in encoded.items()} == {
-        "city_ids": 1,
-        "city_ids_numbers": 2.0,
-        "city_ids_numbers_numbers": 2.0,
-        "tag_weighted_by_count_ids": 3,
-        "tag_weighted_by_count_weights": 2.0,
-        "tag_weighted_by_count_weights_numbers": 2.0,
-        "city_ids_": 2.0,
-        "city_ids__length": 1,
-        "dose": 2.0,
-        "dose_length": 1,
-        "dose_length_numbers": 2.0,
-    }
-
-
-def test_names_of_a_plain_list_of_columns() -> None:
+def test_names_of_a_plain_list_of_columns():
     keys = ["age", "a__b", "columns", "a_b"]
     made = fc.FeatureColumns([fc.numeric_column(key) for key in keys])
     names = [name for name, _ in made._named_columns]
@@ -250,7 +185,7 @@ def test_names_of_a_plain_list_of_columns() -> None:
     assert [column.key for column in made.active] == keys
 
 
-def test_grid_search_reaches_into_columns() -> None:
+def test_grid_search_reaches_into_columns():
     search = GridSearchCV(
         make_pipeline(columns(), LogisticRegression()),
         {"featurecolumns__education__categorical_column__max_categories": [1, 3]},
@@ -260,7 +195,7 @@ def test_grid_search_reaches_into_columns() -> None:
     assert search.best_score_ > 0.9
 
 
-def test_names_that_occur_twice_are_those_of_a_column_transformer() -> None:
+def test_names_that_occur_twice_are_those_of_a_column_transformer():
     education = fc.categorical_column_with_vocabulary_list("education")
     outputs = ["education_a", "education_b", "education_c"]
     listed = fc.FeatureColumns([education, fc.indicator_column(education)]).fit(X)
@@ -280,3 +215,74 @@ def test_names_that_occur_twice_are_those_of_a_column_transformer() -> None:
     frame = named.set_output(transform="pandas").transform(X)
     assert list(frame) == [*expected, "age__age"]
     assert named.set_output(transform="polars").transform(X).columns == list(frame)
+
+
+VOCABULARY = ["a", "b"]
+LISTS = {
+    "list": VOCABULARY,
+    "tuple": tuple(VOCABULARY),
+    "ndarray": np.array(VOCABULARY),
+    "objects": np.array(VOCABULARY, dtype=object),
+    "Series": pd.Series(VOCABULARY, index=[7, 8]),
+    "Index": pd.Index(VOCABULARY),
+    "extension": pd.array(VOCABULARY, dtype="string"),
+    "polars": pl.Series(VOCABULARY),
+}
+PAIRS = pd.DataFrame({"x": [1.0, 2.0], "c": VOCABULARY, "n": [0, 1]})
+
+
+def power(x, exponents, scale=1):
+    return x ** exponents[0] * scale
+
+
+NORMALIZERS = {
+    "name": "standard",
+    "partial": partial(power, exponents=np.array([2])),
+    "nested partial": partial(partial(power, exponents=[2]), scale=3),
+}
+
+
+def numeric(**options):
+    return fc.bucketized_column(fc.numeric_column("x", **options), [1.5])
+
+
+def listed(vocabulary, **options):
+    return fc.categorical_column_with_vocabulary_list("c", vocabulary, **options)
+
+
+COLUMNS = {
+    **{f"normalizer: {k}": numeric(normalizer=v) for k, v in NORMALIZERS.items()},
+    "dtype": numeric(dtype=np.float64),
+    "default": numeric(default_value="mean"),
+    "quantiles": fc.bucketized_column(fc.numeric_column("x"), "quantiles:2"),
+    "learned": listed(None, min_frequency=0.1, max_categories=2),
+    "delimiter": listed(VOCABULARY, delimiter="|"),
+    "identity": fc.categorical_column_with_identity("n", 3, default_value=0),
+    "hash": fc.categorical_column_with_hash_bucket("c", 3, "string"),
+    "cross": fc.crossed_column([listed(pd.Series(VOCABULARY)), "n"], 9, 7),
+    "weighted": fc.weighted_categorical_column(
+        listed(pd.Index(VOCABULARY)), "x", np.float32
+    ),
+    "sequence": fc.sequence_categorical_column_with_vocabulary_list(
+        "c", np.array(VOCABULARY)
+    ),
+}
+
+
+@pytest.mark.parametrize("source", COLUMNS.values(), ids=COLUMNS.keys())
+def test_two_columns_over_one_source(source):
+    """Estimators clone their columns, each for itself."""
+    assert same(source, clone(source))
+    pair = [fc.indicator_column(source), fc.embedding_column(clone(source), 2)]
+    for columns in (fc.FeatureColumns(pair), clone(fc.FeatureColumns(pair))):
+        assert source.encoded_key in columns.fit(PAIRS).encode(PAIRS)
+
+
+def test_shared_tables_of_cloned_columns():
+    for vocabulary in LISTS.values():
+        keys = [
+            listed(vocabulary),
+            fc.weighted_categorical_column(listed(vocabulary), "n"),
+        ]
+        columns = clone(fc.FeatureColumns(fc.shared_embeddings(keys, 2)))
+        assert len(columns.fit(PAIRS).encode(PAIRS)) == 3

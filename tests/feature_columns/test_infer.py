@@ -11,9 +11,7 @@ from skest.feature_columns import choice as chosen
 
 
 @pytest.mark.parametrize("kind", ["dense", "linear"])
-def test_very_many_levels_are_hashed(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_very_many_levels_are_hashed(monkeypatch, kind):
     monkeypatch.setattr(chosen, "MAX_VOCABULARY_LEVELS", 11)
     many = {"c": np.array([f"m{i}" for i in range(12)])}
     column = infer_feature_columns(many, kind).active[0]
@@ -23,7 +21,7 @@ def test_very_many_levels_are_hashed(
     assert column.num_buckets == chosen.HASH_BUCKET_SIZE == 100_000
 
 
-def test_array_of_numbers_becomes_one_column() -> None:
+def test_array_of_numbers_becomes_one_column():
     for dtype in [np.float64, np.float32, np.int64, np.int8, object]:
         X = np.arange(12).reshape(4, 3).astype(dtype)
         columns = infer_feature_columns(X)
@@ -36,14 +34,7 @@ def test_array_of_numbers_becomes_one_column() -> None:
         np.testing.assert_allclose(columns.fit_transform(X).mean(axis=0), 0, atol=1e-7)
 
 
-def test_array_of_mixed_objects() -> None:
-    X = np.array([["a", 1.0], ["b", None]], dtype=object)
-    columns = infer_feature_columns(X)
-    assert [column.name for column in columns.active] == ["x0_indicator", "x1"]
-    assert columns.fit(X).encode(X)["x1"].shape == (2, 2)
-
-
-def test_names_that_end_as_encoded_keys_do() -> None:
+def test_names_that_end_as_encoded_keys_do():
     for kind in ["dense", "linear"]:
         X = pd.DataFrame({"city": ["Bern", "Oslo"], "city_ids": [17, 19]})
         columns = infer_feature_columns(X, kind).fit(X)
@@ -54,18 +45,16 @@ def test_names_that_end_as_encoded_keys_do() -> None:
         assert columns.transform(X).shape == (2, 3)
 
 
-def test_the_category_minus_one() -> None:
+def test_the_category_minus_one():
     for kind in ["dense", "linear"]:
         for cells in [pd.Series([-1, 0, 1], dtype="category"), [[-1, 0], [1], [0]]]:
             X = {"c": cells}
-            with pytest.warns(
-                UserWarning, match="'c' holds the integer -1 .* make strings of"
-            ):
+            with pytest.warns(UserWarning, match="'c' holds .* -1 .* make strings of"):
                 columns = infer_feature_columns(X, kind).fit(X)
             assert columns.encode(X)["c_ids"][0, 0] == -1
 
 
-def test_numbers_called_ids_are_numbers_with_a_warning() -> None:
+def test_numbers_called_ids_are_numbers_with_a_warning():
     names = ["id", "ID", "store_id", "userId", "PULocationID", "zip code", "zipcode"]
     for name, kind, missing in zip(
         names, itertools.cycle(["dense", "linear"]), itertools.cycle([[], [None], []])
@@ -81,7 +70,7 @@ def test_numbers_called_ids_are_numbers_with_a_warning() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_numbers_not_called_ids_have_no_warning() -> None:
+def test_numbers_not_called_ids_have_no_warning():
     for name, values in [
         *[(name, [1, 2, 7]) for name in ("paid", "grid", "GRID", "humid", "decode")],
         ("fnlwgt", [77516, 83311, 215646]),
@@ -96,7 +85,7 @@ def test_numbers_not_called_ids_have_no_warning() -> None:
 N = 300
 
 
-def table(rng: np.random.Generator) -> pd.DataFrame:
+def table(rng):
     return pd.DataFrame(
         {
             "number": rng.normal(size=N),
@@ -112,17 +101,7 @@ def table(rng: np.random.Generator) -> pd.DataFrame:
     )
 
 
-USELESS = {
-    "name": [f"n{i}" for i in range(N)],
-    "category": pd.Categorical(np.arange(N)),
-    "row": np.arange(1, N + 1)[::-1],
-    "no number": [np.nan] * N,
-    "no text": [None] * N,
-    "no date": [pd.NaT] * N,
-}
-
-
-def test_a_table_of_everything(rng: np.random.Generator) -> None:
+def test_a_table_of_everything(rng):
     X = table(rng)
     X.loc[0, ["text of numbers", "day", "few"]] = " ", None, None
     columns = infer_feature_columns(X)
@@ -153,7 +132,7 @@ def test_a_table_of_everything(rng: np.random.Generator) -> None:
     assert "code" in [column.name for column in linear.active]
 
 
-def test_free_text() -> None:
+def test_free_text():
     """Long ones are bags of words; of short ones the warning says how to make one."""
     number = np.arange(1000) / 7
     long = [f"Order {i} has arrived in good time" for i in range(1000)]
@@ -167,19 +146,8 @@ def test_free_text() -> None:
         assert len(infer_feature_columns(X).active) == 1
 
 
-def test_what_tells_nothing_is_left_out() -> None:
-    for kind in ["dense", "linear"]:
-        for name in USELESS:
-            X = pd.DataFrame({"x": np.arange(N) / 7, name: USELESS[name]})
-            with pytest.warns(
-                UserWarning, match=f"{name!r} .* it is left out. To use it"
-            ):
-                columns = infer_feature_columns(X, kind)
-            assert [column.name for column in columns.active] == ["x"]
-
-
 @pytest.mark.filterwarnings("error")
-def test_what_may_tell_something_stays() -> None:
+def test_what_may_tell_something_stays():
     for cells in [
         [f"n{i}" for i in range(19)],
         ["same", *(f"n{i}" for i in range(N - 2)), "same"],
@@ -205,7 +173,7 @@ def test_codes_are_no_numbers_in_other_forms(form):
     infer_feature_columns(X)
 
 
-def test_numbers_as_strings_but_for_a_few() -> None:
+def test_numbers_as_strings_but_for_a_few():
     cells = [f"{i / 7:.2f}" for i in range(N - 2)] + ["n/a"] * 2
     X = pd.DataFrame({"x": np.ones(N), "amount": cells})
     with pytest.warns(UserWarning, match="'amount' holds numbers .* but also 'n/a'"):
@@ -213,14 +181,14 @@ def test_numbers_as_strings_but_for_a_few() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_categories_that_look_like_numbers() -> None:
+def test_categories_that_look_like_numbers():
     for levels in [["1", "2", "3 and more"], [f"0{i}" for i in range(20)]]:
         X = pd.DataFrame({"c": levels * 9})
         assert len(infer_feature_columns(X).active) > 0
 
 
-def test_nothing_is_left() -> None:
-    X = pd.DataFrame({"name": USELESS["name"]})
+def test_nothing_is_left():
+    X = pd.DataFrame({"name": [f"n{i}" for i in range(N)]})
     with (
         pytest.warns(UserWarning, match="'name'"),
         pytest.raises(ValueError, match="No column of X tells anything: 'name'"),
@@ -228,10 +196,31 @@ def test_nothing_is_left() -> None:
         infer_feature_columns(X)
 
 
-def test_many_levels_have_vectors_for_rare_unknown_and_missing_ones() -> None:
+def test_many_levels_have_vectors_for_rare_unknown_and_missing_ones():
     X = pd.DataFrame({"c": [f"m{i}" for i in range(11)] * 9 + ["rare", None]})
     columns = infer_feature_columns(X).fit(X, np.arange(101) % 2)
     new = {"c": ["m3", "rare", "unknown", None]}
     encoded = columns.encode(new)
     assert encoded["c_ids"].ravel().tolist() == [4, 11, 11, 12]
     assert encoded["c_target_statistics"].shape == (4, 2)
+
+
+USELESS = {
+    "name": [f"n{i}" for i in range(N)],
+    "category": pd.Categorical(np.arange(N)),
+    "row": np.arange(1, N + 1)[::-1],
+    "no number": [np.nan] * N,
+    "no text": [None] * N,
+    "no date": [pd.NaT] * N,
+}
+
+
+def test_what_tells_nothing_is_left_out():
+    for kind in ["dense", "linear"]:
+        for name in USELESS:
+            X = pd.DataFrame({"x": np.arange(N) / 7, name: USELESS[name]})
+            with pytest.warns(
+                UserWarning, match=f"{name!r} .* it is left out. To use it"
+            ):
+                columns = infer_feature_columns(X, kind)
+            assert [column.name for column in columns.active] == ["x"]

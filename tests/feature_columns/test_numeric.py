@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
+
+import pickle
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
+from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
 from skest.feature_columns import numeric_column
+from skest.feature_columns.columns import infer_feature_columns, with_piecewise
+from skest.feature_columns.encoding import with_feature_names
 
 NAN = np.nan
 
 
-def encoded(column: Any, values: Any) -> np.ndarray:
+def encoded(column, values):
     return column.encode({column.key: np.asarray(values)})[column.name]
 
 
@@ -22,9 +28,7 @@ def encoded(column: Any, values: Any) -> np.ndarray:
     ("normalizer", "scaler"),
     [("standard", StandardScaler()), ("minmax", MinMaxScaler())],
 )
-def test_scaling_is_that_of_scikit_learn(
-    dtype: Any, normalizer: str, scaler: Any, rng: np.random.Generator
-) -> None:
+def test_scaling_is_that_of_scikit_learn(dtype, normalizer, scaler, rng):
     X = rng.normal(3, 2, size=(50, 3)).astype(dtype)
     X[:, 1] = 4  # constant
     column = numeric_column("x", shape=3, dtype=dtype, normalizer=normalizer)
@@ -33,7 +37,7 @@ def test_scaling_is_that_of_scikit_learn(
     assert_allclose(result, scaler.fit_transform(X), rtol=1e-4, atol=1e-5)
 
 
-def test_robust_scaling_is_that_of_realmlp(rng: np.random.Generator) -> None:
+def test_robust_scaling_is_that_of_realmlp(rng):
     X = np.stack([rng.standard_cauchy(101), rng.random(101) < 0.1, np.full(101, 4)], 1)
     X[:2, 0] = 3e38, -3e38
     low, median, high = np.quantile(X[:, 0], [0.25, 0.5, 0.75])
@@ -45,7 +49,7 @@ def test_robust_scaling_is_that_of_realmlp(rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("normalizer", ["standard", "minmax", "robust"])
-def test_weights_are_repetitions(normalizer: str, rng: np.random.Generator) -> None:
+def test_weights_are_repetitions(normalizer, rng):
     X = rng.normal(size=(8, 2))
     X[2, 0] = X[6, 1] = NAN
     weight = np.array([0, 3, 1, 2, 0, 1, 2, 1])
@@ -57,12 +61,12 @@ def test_weights_are_repetitions(normalizer: str, rng: np.random.Generator) -> N
         assert_allclose(getattr(weighted, name), getattr(repeated, name))
 
 
-def test_default_value_fills_before_scaling() -> None:
+def test_default_value_fills_before_scaling():
     column = numeric_column("x", default_value=5, normalizer=lambda x: x * 10)
     assert encoded(column, [NAN, 1.0]).tolist() == [[50.0], [10.0]]
 
 
-def test_every_element_may_have_its_default_value() -> None:
+def test_every_element_may_have_its_default_value():
     for shape, default in [
         (3, [1.0, 2, 3]),
         ((3, 1), [[1], [2], [3]]),
@@ -77,7 +81,7 @@ def test_every_element_may_have_its_default_value() -> None:
         assert matrix.tolist() == np.hstack([expected, missing]).tolist()
 
 
-def test_indicators() -> None:
+def test_indicators():
     X = {"x": np.array([[1.0, NAN], [3.0, 8.0]])}
     column = numeric_column("x", shape=2, default_value=0, indicate_missing=True)
     assert column.size == 4
@@ -86,7 +90,7 @@ def test_indicators() -> None:
     assert column.get_feature_names_out().tolist() == names
 
 
-def test_automatic_indicators_are_learned() -> None:
+def test_automatic_indicators_are_learned():
     X = {"x": np.array([[1.0, NAN], [3.0, 8.0]])}
     column = numeric_column("x", shape=2, default_value=0, indicate_missing="auto")
     with pytest.raises(NotFittedError, match="'x' has not learned its indicated yet"):
@@ -97,45 +101,26 @@ def test_automatic_indicators_are_learned() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1", "x_1_missing"]
 
 
-def test_not_fitted() -> None:
-    for options, learned in [
-        ({"default_value": "mean"}, "fill"),
-        ({"normalizer": "standard"}, "center"),
-        ({"normalizer": "minmax"}, "center"),
-    ]:
-        with pytest.raises(
-            NotFittedError, match=f"'x' has not learned its {learned} yet"
-        ):
-            encoded(
-                numeric_column("x", **options),
-                [NAN if "default_value" in options else 1],
-            )
-
-
-def test_integers_are_encoded_as_floats_for_int64_means_ids() -> None:
+def test_integers_are_encoded_as_floats_for_int64_means_ids():
     column = numeric_column("x", dtype="int64")
     assert encoded(column, [1, 2]).dtype == np.float64
     assert column.transform({"x": [1, 2]}).dtype == np.int64
 
 
-def test_normalizer_sees_the_shape_of_the_cells() -> None:
+def test_normalizer_sees_the_shape_of_the_cells():
     column = numeric_column("x", shape=(2, 2), normalizer=lambda x: x[:, ::-1])
     assert encoded(column, [[[1, 2], [3, 4]]]).tolist() == [[3, 4, 1, 2]]
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")
-def test_cells_refused() -> None:
+def test_cells_refused():
     for options, values, message in [
         ({}, [1, NAN], "'x' holds NaN .* Set 'default_value' to a number or to 'mean'"),
         ({}, [1, np.inf], "'x' holds inf; infinity"),
         ({}, [1e300], r"'x' holds 1e\+300, which is infinity in dtype float32"),
         ({"shape": 2}, [1.0], r"'x' must have shape \(2,\); got \(1,\)"),
         ({"dtype": "int64"}, [1.5], r"'x' holds 1\.5, which dtype int64 cannot hold"),
-        (
-            {"normalizer": np.log},
-            [1.0, 0.0],
-            "'normalizer' of column 'x' returned NaN or",
-        ),
+        ({"normalizer": np.log}, [1.0, 0.0], "'normalizer' of .* 'x' returned NaN or"),
         ({"normalizer": lambda x: x[:1]}, [1.0, 2.0], "must return an array of shape"),
     ]:
         column = numeric_column("x", **options)
@@ -145,10 +130,9 @@ def test_cells_refused() -> None:
             column.fit({"x": np.asarray(values)})
 
 
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for options, error, message in [
         ({"key": 1.5}, TypeError, "'key' of numeric column 1.5 must be the name"),
-        ({"shape": (0,)}, ValueError, "'shape' of numeric column 'x'"),
         ({"shape": 2.0}, TypeError, "'shape' .* an integer or a tuple .* got 2.0"),
         (
             {"default_value": 2.7, "dtype": "int32"},
@@ -161,11 +145,7 @@ def test_parameters_refused() -> None:
         ({"default_value": [1, 2]}, ValueError, r"of shape \(1,\), .* got \[1, 2\]"),
         ({"default_value": [NAN]}, ValueError, r"a finite number, .* got \[nan\]"),
         ({"dtype": "float16"}, ValueError, "'dtype' .* must be one of 'float32'"),
-        (
-            {"normalizer": "zscore"},
-            ValueError,
-            "'normalizer' .* must be one of 'standa",
-        ),
+        ({"normalizer": "zscore"}, ValueError, "'normalizer' .* must be .* of 'standa"),
         ({"indicate_missing": "yes"}, ValueError, "'indicate_missing' .* one of True"),
         ({"indicate_missing": True}, ValueError, "no 'default_value' to put in place"),
         (
@@ -186,7 +166,7 @@ def test_parameters_refused() -> None:
             column.fit({"x": [1.0]})
 
 
-def test_nothing_to_learn_from() -> None:
+def test_nothing_to_learn_from():
     for values, weight, where in [
         ([[NAN], [NAN]], None, ""),
         ([[1.0, NAN], [2.0, NAN]], None, ", element 1,"),
@@ -195,3 +175,51 @@ def test_nothing_to_learn_from() -> None:
         column = numeric_column("x", shape=len(values[0]), default_value="mean")
         with pytest.raises(ValueError, match=f"'x'{where} has no numbers to learn"):
             column.fit({"x": np.array(values)}, sample_weight=weight)
+
+
+def frame(second):
+    """Return two columns of numbers, of which the first has a gap."""
+    values = np.random.default_rng(0).normal(size=(20, 2))
+    values[3, 0] = np.nan
+    return pd.DataFrame(values, columns=["f", second])
+
+
+@pytest.mark.parametrize(
+    ("model", "attribute", "second"),
+    [
+        (DNNClassifier((2,), max_iter=1), "feature_columns_", "g"),
+        (LinearClassifier(max_iter=1), "feature_columns_", "x"),
+        (DNNLinearCombinedClassifier((2,), max_iter=1), "dnn_feature_columns_", "x0"),
+    ],
+)
+def test_fitted_columns_of_an_estimator_take_its_frame(model, attribute, second):
+    X = frame(second)
+    fitted = clone(model).fit(X, np.arange(20) % 2)
+    columns = getattr(pickle.loads(pickle.dumps(fitted)), attribute)
+    inferred = infer_feature_columns(X.to_numpy())
+    if not isinstance(model, LinearClassifier):
+        inferred = with_piecewise(inferred)
+    array = inferred.fit(X.to_numpy())
+    expected = columns.transform(X.to_numpy())
+    assert_allclose(expected, array.transform(X.to_numpy()))
+    assert_array_equal(columns.transform(X), expected)
+    assert_array_equal(columns.transform(X[X.columns[::-1]]), expected)
+    assert_array_equal(columns.transform(pl.DataFrame(X.to_dict("list"))), expected)
+    assert_array_equal(columns.transform(X.to_dict("list")), expected)
+    names = ["f", second, "f_missing"]
+    if not isinstance(model, LinearClassifier):
+        names += [f"{name}_ple_{i}" for name in X for i in range(6)]
+    assert columns.get_feature_names_out().tolist() == names
+    with_names = clone(columns).set_output(transform="pandas").fit_transform(X)
+    assert list(with_names) == names
+    assert_allclose(with_names, expected)
+
+
+def test_of_another_frame():
+    X = frame("g")
+    columns = with_feature_names(infer_feature_columns(X.to_numpy()), ["f", "g"])
+    columns.fit(X)
+    with pytest.raises(ValueError, match="Column 'g' is not in X, which has 'f', 'h'"):
+        columns.transform(X.rename(columns={"g": "h"}))
+    with pytest.raises(ValueError, match="X has 1 features, but FeatureColumns is exp"):
+        columns.transform(X[["f"]].to_numpy())

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 import datetime
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,9 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from skest import DNNRegressor
-from skest.feature_columns import (
-    parsed_numeric_column,
-)
+from skest.feature_columns import parsed_numeric_column
 
 TEXTS = ["2026-01-31", "2024-12-31T23:30:15.5", "1969-12-31 12:00Z", None]
 TIMES = [
@@ -43,14 +40,14 @@ PARTS = {
     ],
     ids=["texts", "text series", "Python", "NumPy", "pandas", "zone", "polars"],
 )
-def test_dates(cells: Any) -> None:
+def test_dates(cells):
     for part, expected in PARTS.items():
         column = parsed_numeric_column("t", part, default_value=-9.0)
         found = column.transform({"t": cells})
         assert_allclose(found[:, 0], np.nan_to_num(expected, nan=-9.0))
 
 
-def test_numbers() -> None:
+def test_numbers():
     for cells in [["12", " 3.5", "", None, "1e3"], [12, 3.5, "", None, 1e3]]:
         column = parsed_numeric_column(
             "n", default_value="mean", indicate_missing="auto"
@@ -60,7 +57,7 @@ def test_numbers() -> None:
         assert_allclose(found, [[12, 0], [3.5, 0], [mean, 1], [mean, 1], [1000, 0]])
 
 
-def test_what_is_refused() -> None:
+def test_what_is_refused():
     for parse, cells, message in [
         ("number", ["1", "abc"], "'c' must hold numbers, also as strings; got 'abc'"),
         ("number", ["1", "inf"], "'c' holds inf"),
@@ -72,7 +69,7 @@ def test_what_is_refused() -> None:
             parsed_numeric_column("c", parse, default_value=0.0).transform({"c": cells})
 
 
-def test_export(tmp_path: Any) -> None:
+def test_export(tmp_path):
     export = pytest.importorskip("skest.export")
     pytest.importorskip("onnxruntime")
     rng = np.random.default_rng(0)

@@ -3,7 +3,6 @@
 
 import copy
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,26 +29,26 @@ from skest.feature_columns import (
 rng = np.random.default_rng(0)
 AGE = numeric_column("age", default_value="mean", normalizer="robust")
 PAIR = numeric_column("pair", 2, normalizer="standard")
-X: Any = {"age": rng.normal(40, 9, 60), "pair": rng.exponential(size=(60, 2))}
+X = {"age": rng.normal(40, 9, 60), "pair": rng.exponential(size=(60, 2))}
 X["age"][::7] = np.nan
 Y = (X["age"] > 40) ^ (X["pair"][:, 0] < 0.5)
 PARAMETERS = ("frequencies", "phases", "weights", "bias")
 
 
-def columns() -> list[Any]:
+def columns():
     return [periodic_column(AGE), periodic_column(PAIR, 3, 5, scale=2.0)]
 
 
-def seeded(seed: int) -> torch.Generator:
+def seeded(seed):
     return torch.Generator().manual_seed(seed)
 
 
-def by_formula(x: np.ndarray, variables: dict[str, np.ndarray]) -> np.ndarray:
+def by_formula(x, variables):
     """Follow arXiv:2407.04491, number by number."""
     frequencies, phases, weights, bias = (variables[name] for name in PARAMETERS)
     rows = []
     for row in x:
-        numbers: list[float] = []
+        numbers = []
         for e, value in enumerate(row):
             waves = [
                 np.cos(2 * np.pi * w * value + b)
@@ -61,7 +60,7 @@ def by_formula(x: np.ndarray, variables: dict[str, np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_numbers_are_those_of_the_paper(dtype: torch.dtype) -> None:
+def test_numbers_are_those_of_the_paper(dtype):
     fitted = FeatureColumns(columns()).fit(X)
     dense = DenseFeatures(fitted, dtype, seeded(0))
     found = dense(fitted.encode(X, dtype)).detach()
@@ -80,34 +79,13 @@ def test_numbers_are_those_of_the_paper(dtype: torch.dtype) -> None:
     assert_allclose(found, expected, atol=1e-5 if dtype == torch.float32 else 1e-6)
 
 
-def test_initial_numbers_come_from_the_generator() -> None:
-    fitted = FeatureColumns([periodic_column(PAIR, 9, 4000, scale=0.3)]).fit(X)
-    before = torch.get_rng_state()
-    one, same, other, own = (
-        DenseFeatures(fitted, generator=generator)
-        for generator in (seeded(1), seeded(1), seeded(2), None)
-    )
-    assert torch.equal(torch.get_rng_state(), before)
-    for name, values in one.named_parameters():
-        assert torch.equal(values, same.get_parameter(name))
-        assert not torch.equal(values, other.get_parameter(name))
-        assert not torch.equal(values, own.get_parameter(name))
-    bounds = {"phases": np.pi, "weights": 4000**-0.5, "bias": 4000**-0.5}
-    for name, bound in bounds.items():
-        values = one.get_parameter(f"pair_periodic.{name}").detach().numpy()
-        assert 0.7 * bound < abs(values).max() <= bound
-    frequencies = one.get_parameter("pair_periodic.frequencies").detach().numpy()
-    assert_allclose(frequencies.std(), 0.3, rtol=0.05)
-    assert_allclose(frequencies.mean(), 0, atol=0.02)
-
-
-def network(model: Any = DNNClassifier, **parameters: Any) -> Any:
+def network(model=DNNClassifier, **parameters):
     settings = {"max_iter": 3, "random_state": 0, "feature_columns": columns()}
     settings |= {"optimizer": "adam", "learning_rate": 0.01}
     return model((8,), **settings | parameters)
 
 
-def test_fitted_columns_transform_as_the_network_does() -> None:
+def test_fitted_columns_transform_as_the_network_does():
     model = network().fit(X, Y)
     fitted = model.feature_columns_
     matrix = fitted.transform(X)
@@ -134,7 +112,7 @@ def test_fitted_columns_transform_as_the_network_does() -> None:
 TINY = {"learning_rate": 1e-9, "max_steps": 1}
 
 
-def test_a_warm_start_goes_on_from_it() -> None:
+def test_a_warm_start_goes_on_from_it():
     old = network(DNNRegressor).fit(X, Y * 1.0)
     moved = X | {"age": X["age"] * 2 + 5}
     settings = {"warm_start_from": old, "random_state": 1} | TINY
@@ -146,7 +124,7 @@ def test_a_warm_start_goes_on_from_it() -> None:
     new = clone(old).set_params(feature_columns=wider, **settings)
     new.fit(X, Y * 1.0)
 
-    def value(model: Any, name: str) -> np.ndarray:
+    def value(model, name):
         return model.estimator_.get_variable_value(f"inputs.{name}")
 
     for name, at in {
@@ -158,16 +136,7 @@ def test_a_warm_start_goes_on_from_it() -> None:
         assert_allclose(value(new, name)[at], value(old, name), atol=1e-5)
 
 
-def test_an_export_predicts_the_same(tmp_path: Any) -> None:
-    export = pytest.importorskip("skest.export")
-    pytest.importorskip("onnxruntime")
-    model = network(DNNRegressor, dtype="float64").fit(X, Y * 1.0)
-    path = model.export(tmp_path)
-    found = export.load(path).predict(X)
-    assert_allclose(np.ravel(found), model.predict(X), atol=1e-5)
-
-
-def test_linear_models_refuse_it() -> None:
+def test_linear_models_refuse_it():
     message = "Column 'age_periodic' .* LinearFeatures cannot take.*bucketized_column"
     with pytest.raises(ValueError, match=message):
         LinearFeatures(FeatureColumns(columns()).fit(X))
@@ -181,7 +150,7 @@ def test_linear_models_refuse_it() -> None:
             model.fit(X, Y)
 
 
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for source, options, error, message in [
         ("x", {}, TypeError, "must come from numeric_column; got 'x'"),
         (sequence_numeric_column("x"), {}, TypeError, "must come from numeric_column"),
@@ -194,12 +163,7 @@ def test_parameters_refused() -> None:
         (AGE, {"dimension": 1}, ValueError, "'dimension' of periodic column 'age'"),
         (AGE, {"dimension": 2.5}, TypeError, "'dimension' of periodic column 'age'"),
         (AGE, {"n_frequencies": 0}, ValueError, "'n_frequencies' of periodic column"),
-        (
-            AGE,
-            {"scale": 0},
-            ValueError,
-            "'scale' of periodic column 'age' must be a fi",
-        ),
+        (AGE, {"scale": 0}, ValueError, "'scale' of periodic column 'age' .* be a fi"),
         (AGE, {"scale": "auto"}, TypeError, "'scale' of periodic column 'age'"),
     ]:
         with pytest.raises(error, match=message):

@@ -2,7 +2,6 @@
 """Piecewise-linear columns: learned edges, codes, and the tables of networks."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,16 +24,16 @@ NAN = np.nan
 rng = np.random.default_rng(0)
 
 
-def ple(boundaries: Any = "distinct:48", **options: Any) -> Any:
+def ple(boundaries="distinct:48", **options):
     return piecewise_linear_column(numeric_column("x"), boundaries, **options)
 
 
-def edges(boundaries: Any, values: Any, *fit: Any, **options: Any) -> list[float]:
+def edges(boundaries, values, *fit, **options):
     column = ple(boundaries, **options).fit({"x": np.asarray(values)}, *fit)
     return column.edges_[0].tolist()
 
 
-def expected_code(x: Any, edges: Any, encoding: str) -> np.ndarray:
+def expected_code(x, edges, encoding):
     """Follow the papers, number by number."""
     code = []
     for value in np.atleast_1d(x).clip(edges[0], edges[-1]):
@@ -57,7 +56,7 @@ ENCODINGS = pytest.mark.parametrize("encoding", ["ple", "hat", "onehot"])
 
 
 @ENCODINGS
-def test_codes_are_those_of_the_papers(encoding: str) -> None:
+def test_codes_are_those_of_the_papers(encoding):
     column = ple(EDGES, encoding=encoding)
     X = {"x": np.array(VALUES)}
     expected = expected_code(VALUES, EDGES, encoding)
@@ -70,7 +69,7 @@ def test_codes_are_those_of_the_papers(encoding: str) -> None:
 
 
 @ENCODINGS
-def test_tables_are_multiplied_with_the_code(encoding: str) -> None:
+def test_tables_are_multiplied_with_the_code(encoding):
     """Of elements with edges of their own, in columns that are computed together."""
     X = pd.DataFrame({"a": rng.normal(size=400), "b": rng.integers(0, 9, 400)})
     X.loc[::7, "a"] = NAN
@@ -107,7 +106,7 @@ def test_tables_are_multiplied_with_the_code(encoding: str) -> None:
     assert_allclose(linear(encoded).detach(), wide, atol=1e-4)
 
 
-def test_a_table_gets_gradients_of_what_was_seen_only() -> None:
+def test_a_table_gets_gradients_of_what_was_seen_only():
     columns = FeatureColumns([ple([0, 1, 2, 3], dimension=2)])
     dense = DenseFeatures(columns)
     dense(columns.encode({"x": [1.25, NAN]})).sum().backward()
@@ -120,7 +119,7 @@ def test_a_table_gets_gradients_of_what_was_seen_only() -> None:
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=2, max_size=8, unique=True),
     st.lists(st.floats(-1e7, 1e7, width=32), min_size=1, max_size=8),
 )
-def test_codes_belong_together(ends: list[float], values: list[float]) -> None:
+def test_codes_belong_together(ends, values):
     ends = sorted(ends)
     X = {"x": np.array(values)}
     onehot = ple(ends, encoding="onehot").transform(X)
@@ -137,7 +136,7 @@ def test_codes_belong_together(ends: list[float], values: list[float]) -> None:
     assert_allclose(code, hat[:, ::-1].cumsum(axis=1)[:, ::-1][:, 1:], atol=1e-6)
 
 
-def test_learned_edges() -> None:
+def test_learned_edges():
     for values, boundaries, expected in [
         (np.repeat([0.0, 5, 9], [900, 30, 70]), "distinct:48", [0, 5, 9]),
         (np.repeat([0.0, 5, 9], [900, 30, 70]), "quantiles:48", [0, 5, 9]),
@@ -158,7 +157,7 @@ def test_learned_edges() -> None:
         assert edges(boundaries, values) == expected
 
 
-def test_edges_of_a_tree_are_where_the_target_changes() -> None:
+def test_edges_of_a_tree_are_where_the_target_changes():
     x = rng.permutation(1000) / 10
     classes = np.array(["low", "high"])[(x > 20).astype(int)]
     for target in (classes, (x > 20) * 2.5, np.stack([x > 20, x < 20.1], axis=1)):
@@ -173,7 +172,7 @@ def test_edges_of_a_tree_are_where_the_target_changes() -> None:
 
 
 @pytest.mark.parametrize("boundaries", ["distinct:9", "quantiles:9", "tree:9"])
-def test_a_weight_of_two_counts_like_two_rows(boundaries: str) -> None:
+def test_a_weight_of_two_counts_like_two_rows(boundaries):
     x = np.append(rng.exponential(size=300).round(1), [50, 51])
     y = np.append(np.sin(x[:-2]) > 0.5, [True, False])
     weight = np.append(rng.integers(1, 4, 300), [0, 0])
@@ -187,7 +186,7 @@ def test_a_weight_of_two_counts_like_two_rows(boundaries: str) -> None:
     assert 3 < len(few) <= len(expected)
 
 
-def test_missing_numbers_are_filled_if_the_source_does() -> None:
+def test_missing_numbers_are_filled_if_the_source_does():
     source = numeric_column("x", default_value="mean")
     column = piecewise_linear_column(source, [0, 2, 4]).fit({"x": [1.0, 3.0]})
     assert column.transform({"x": [NAN]}).tolist() == [[1, 0]]
@@ -195,7 +194,7 @@ def test_missing_numbers_are_filled_if_the_source_does() -> None:
     assert ple([0, 2, 4]).encode({"x": [NAN]})["x_ple_ids"].tolist() == [[-1]]
 
 
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for source, options, error, message in [
         (ple([0, 1]), {}, TypeError, "must come from numeric_column"),
         (
@@ -220,7 +219,7 @@ def test_parameters_refused() -> None:
             piecewise_linear_column(source, **options)
 
 
-def test_numbers_refused() -> None:
+def test_numbers_refused():
     for values, message in [
         ([NAN, NAN], "Column 'x' has no numbers to learn boundaries from"),
         ([1.0, np.inf], r"Column 'x' holds inf; infinity \(inf\) is never allowed"),

@@ -1,40 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 
 from skest import feature_columns as fc
-from skest.feature_columns.cells import factorize, split
 from skest.feature_columns.table import Table
 
 
-def objects(values: list[Any]) -> np.ndarray:
+def objects(values):
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def test_lists_of_integers() -> None:
-    for cells in [
-        [[7, -1], None, [5]],
-        [[7, -1, None], None, [5]],
-        pl.Series([[7, -1, None], None, [5]]),
-        [np.array([7, -1]), np.array([]), np.array([5], dtype=np.int8)],
-    ]:
-        column = fc.categorical_column_with_identity("c", 8)
-        ids = column.encode({"c": cells})["c_ids"]
-        assert ids[:, :2].tolist() == [[7, -1], [-1, -1], [5, -1]]
-
-
-def test_lists_are_one_bag() -> None:
-    column = fc.indicator_column(fc.categorical_column_with_vocabulary_list("c"))
-    X = {"c": [["b", "a", "b"], ["z"], [], ["a"]]}
-    column.fit({"c": [["b", "a"], ["a"]]})
-    assert column.transform(X).tolist() == [[1, 2], [0, 0], [0, 0], [1, 0]]
-
-
-def test_no_lists_of_categories() -> None:
+def test_no_lists_of_categories():
     for cells, message in [
         ([["a"], "b"], r"'c' holds lists, but also 'b', .* here \['b'\]"),
         ([["a"], 3], r"'c' holds lists, but also 3, which is none"),
@@ -53,35 +31,19 @@ def test_no_lists_of_categories() -> None:
             Table({"c": objects(cells)}).factorized("c")
 
 
-def test_lists_of_several_lengths_are_no_numbers() -> None:
+def test_lists_of_several_lengths_are_no_numbers():
     message = "'x' must hold numbers, .* got lists of 0 to 2 values.*sequence_numeric"
     with pytest.raises(ValueError, match=message):
         fc.numeric_column("x").encode({"x": [[1.0], [2.0, 3.0], None]})
 
 
-def split_values(values: Any, delimiter: str = "|") -> list[list[str]]:
-    codes, distinct = split(factorize(np.array(values), "c"), delimiter, "c")
-    return [[distinct[code] for code in row if code >= 0] for row in codes]
-
-
-def test_split() -> None:
-    for values, delimiter, expected in [
-        (["a|b|c", "b"], "|", [["a", "b", "c"], ["b"]]),
-        (["", "|", "a||b|"], "|", [[], [], ["a", "b"]]),
-        (["a, b", "b,a"], ", ", [["a", "b"], ["b,a"]]),
-        ([["a|b"], ["b"]], "|", [["a", "b"], ["b"]]),
-        (["a.b"], ".", [["a", "b"]]),
-    ]:
-        assert split_values(values, delimiter) == expected
-
-
-def test_split_of_nothing_but_missing_cells() -> None:
+def test_split_of_nothing_but_missing_cells():
     column = fc.categorical_column_with_vocabulary_list("c", ["a"], delimiter="|")
     encoded = column.encode({"c": np.array([None, ""], dtype=object)})
     assert encoded["c_ids"].tolist() == [[-1], [-1]]
 
 
-def test_split_refused() -> None:
+def test_split_refused():
     for values, message in [
         ([1, 2], "'c' must hold one string in each cell, .*'|'; got integers"),
         ([["a", "b"]], "'c' must hold one string .*; got several values in a cell"),

@@ -30,17 +30,17 @@ LISTS = st.one_of(
 )
 
 
-def vocabulary_column(delimiter: str | None = None) -> Any:
+def vocabulary_column(delimiter=None):
     return fc.categorical_column_with_vocabulary_list(
         "c", num_oov_buckets=3, delimiter=delimiter
     )
 
 
-def hashed(delimiter: str | None = None) -> Any:
+def hashed(delimiter=None):
     return fc.categorical_column_with_hash_bucket("c", 2**30, delimiter=delimiter)
 
 
-def crossed(delimiter: str | None = None) -> Any:
+def crossed(delimiter=None):
     column = fc.categorical_column_with_vocabulary_list("c", delimiter=delimiter)
     return fc.crossed_column([column, "other"], 2**40)
 
@@ -49,22 +49,22 @@ EVERY_KIND = pytest.mark.parametrize("make", [vocabulary_column, hashed, crossed
 Make = Callable[..., Any]
 
 
-def as_objects(values: list[Any]) -> np.ndarray:
+def as_objects(values):
     return np.fromiter(values, dtype=object, count=len(values))
 
 
-def table(cells: Any) -> dict[str, Any]:
+def table(cells):
     return {"c": cells, "other": np.arange(len(cells)) % 2}
 
 
-def trimmed(ids: np.ndarray) -> list[list[int]]:
+def trimmed(ids):
     """Ids without what stands behind the end of shorter cells."""
     return [[int(i) for i in row if i >= 0] for row in ids]
 
 
 @EVERY_KIND
 @given(cells=st.one_of(VALUES, LISTS))
-def test_chunks(make: Make, cells: list[Any]) -> None:
+def test_chunks(make, cells):
     X = table(as_objects(cells))
     column = fit(make(), X)
     whole = trimmed(column.encode(X)[column.encoded_key])
@@ -78,7 +78,7 @@ def test_chunks(make: Make, cells: list[Any]) -> None:
         assert list(itertools.chain(*ids)) == whole
 
 
-def fit(column: Any, X: Any) -> Any:
+def fit(column, X):
     """Fit, with a value of the same kind added: a vocabulary must not be empty."""
     flat = [v for c in X["c"] for v in (c if isinstance(c, list) else [c])]
     extra = 7 if flat and isinstance(flat[0], int) else "7"
@@ -88,7 +88,7 @@ def fit(column: Any, X: Any) -> Any:
 
 @given(cells=st.lists(st.lists(TEXT, max_size=3), min_size=1))
 @EVERY_KIND
-def test_lists_and_delimited_strings(make: Make, cells: list[list[str]]) -> None:
+def test_lists_and_delimited_strings(make, cells):
     cells = [[value.replace("|", "_") for value in cell] for cell in cells]
     of_lists = fit(make(), table(as_objects(cells)))
     split = make("|")
@@ -101,14 +101,14 @@ def test_lists_and_delimited_strings(make: Make, cells: list[list[str]]) -> None
 
 
 @given(values=VALUES)
-def test_inverse_of_a_vocabulary(values: list[Any]) -> None:
+def test_inverse_of_a_vocabulary(values):
     X = table(as_objects(values))
     column = fit(vocabulary_column(), X)
     found = column.inverse(column.encode(X)["c_ids"])[:, 0].tolist()
     assert found == [None if value == "" else value for value in values]
 
 
-STRING_FORMS: dict[str, Callable[[list[str | None]], Any]] = {
+STRING_FORMS = {
     "list": lambda values: {"c": values},
     "numpy objects": lambda values: {"c": np.array(values, dtype=object)},
     "numpy str": lambda values: {"c": np.array([v or "" for v in values])},
@@ -130,7 +130,7 @@ STRING_FORMS: dict[str, Callable[[list[str | None]], Any]] = {
         {"c": pa.array(values, type=pa.string()).dictionary_encode()}
     ),
 }  # fmt: skip
-INTEGER_FORMS: dict[str, Callable[[list[int]], Any]] = {
+INTEGER_FORMS = {
     "list": lambda values: {"c": values},
     "numpy": lambda values: {"c": np.array(values, dtype=np.int64)},
     "numpy objects": lambda values: {"c": np.array(values, dtype=object)},
@@ -143,11 +143,11 @@ INTEGER_FORMS: dict[str, Callable[[list[int]], Any]] = {
         "c": pa.chunked_array([pa.array(values).dictionary_encode()])
     },
 }
-STRINGS: list[str | None] = ["b", None, "a", "", "é", "b", "nan", "😀", "x y"]
+STRINGS = ["b", None, "a", "", "é", "b", "nan", "😀", "x y"]
 INTEGERS = [7, -1, 2**62 + 1, 0, -(2**63), 2**63 - 1, 7]
 
 
-def check_form(X: Any, values: list[Any]) -> None:
+def check_form(X, values):
     column = fc.categorical_column_with_vocabulary_list("c", num_oov_buckets=3)
     columns = fc.FeatureColumns([column, fc.crossed_column([column, "c"], 2**40)])
     columns.fit({"c": as_objects(values)})
@@ -159,17 +159,17 @@ def check_form(X: Any, values: list[Any]) -> None:
     assert_array_equal(buckets.encode(X)["c_ids"], expected_buckets)
 
 
-def test_forms_of_strings() -> None:
+def test_forms_of_strings():
     for form in STRING_FORMS:
         check_form(STRING_FORMS[form](STRINGS), STRINGS)
 
 
-def test_forms_of_integers() -> None:
+def test_forms_of_integers():
     for form in INTEGER_FORMS:
         check_form(INTEGER_FORMS[form](INTEGERS), INTEGERS)
 
 
-def test_forms_of_lists() -> None:
+def test_forms_of_lists():
     for make in [
         lambda lists: {"c": lists},
         lambda lists: {"c": [np.array(cell, dtype=object) for cell in lists]},
@@ -184,25 +184,25 @@ def test_forms_of_lists() -> None:
 
 
 @EVERY_KIND
-def test_surrogates_are_refused(make: Make) -> None:
+def test_surrogates_are_refused(make):
     array = np.array(["a\ud800"], dtype=object)
     for cells in (["a\ud800", "b"], [["b"], ["a\ud800"]], [array]):
         with pytest.raises(ValueError, match=r"Column 'c' holds 'a\\ud800', .* surrog"):
             make().fit(table(as_objects(cells)))
 
 
-def test_surrogates_in_a_vocabulary_are_refused() -> None:
+def test_surrogates_in_a_vocabulary_are_refused():
     with pytest.raises(ValueError, match=r"column 'c' holds '\\udfff', which is not"):
         fc.categorical_column_with_vocabulary_list("c", ["a", "\udfff"])
 
 
-def test_integers_beyond_64_bits_are_refused() -> None:
+def test_integers_beyond_64_bits_are_refused():
     for value in (2**63, -(2**63) - 1):
         with pytest.raises(ValueError, match=f"integer {value}, .* range of int64"):
             hashed().encode({"c": as_objects([5, value])})
 
 
-def test_weights_of_parts_are_those_of_the_whole() -> None:
+def test_weights_of_parts_are_those_of_the_whole():
     words = fc.categorical_column_with_vocabulary_list("w", ["a", "b"], delimiter="|")
     column = fc.weighted_categorical_column(words, "f")
     lists = pd.DataFrame(
@@ -234,7 +234,7 @@ SCALED = {
 
 
 @pytest.mark.parametrize("column", SCALED.values(), ids=SCALED.keys())
-def test_numbers_that_become_infinite_are_refused(column: Any) -> None:
+def test_numbers_that_become_infinite_are_refused(column):
     train = {"a": np.array([[0.0], [1e-6]], dtype=np.float32)}
     X = {"a": np.array([[0.0], [1e35]], dtype=np.float32)}
     for made in (fc.FeatureColumns([column]).fit(train), clone(column).fit(train)):
@@ -245,10 +245,8 @@ def test_numbers_that_become_infinite_are_refused(column: Any) -> None:
                 method(X)
 
 
-def test_numbers_that_become_infinite_in_the_type_of_the_network() -> None:
+def test_numbers_that_become_infinite_in_the_type_of_the_network():
     column = fc.numeric_column("a", dtype="float64")
-    with pytest.raises(
-        ValueError, match="'a' holds a number that is infinite .*float32"
-    ):
+    with pytest.raises(ValueError, match="'a' holds a number .* is infinite .*float32"):
         fc.FeatureColumns([column]).encode({"a": [1e300]})
     assert column.transform({"a": [1e300]}) == 1e300

@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +13,7 @@ NUMBERS = [[1.0, 2.0, 3.0], [], None, [4.0]]
 PADDED = np.array([[1, 2, 3], [np.nan] * 3, [np.nan] * 3, [4, np.nan, np.nan]])
 
 
-def test_numbers_of_every_form_give_the_same() -> None:
+def test_numbers_of_every_form_give_the_same():
     for X in [
         pd.DataFrame({"x": NUMBERS}),
         pd.DataFrame({"x": [[1, 2, 3], [], None, [4]]}),
@@ -35,7 +34,7 @@ def test_numbers_of_every_form_give_the_same() -> None:
         assert encoded["x_length"].tolist() == [3, 0, 0, 1]
 
 
-def test_steps_of_several_numbers() -> None:
+def test_steps_of_several_numbers():
     column = fc.sequence_numeric_column("x", shape=2)
     lists = column.encode({"x": [[[1, 2], [3, 4]], [[5, 6]]]})
     array = np.array([[[1, 2], [3, 4]], [[5, 6], [np.nan, np.nan]]])
@@ -45,7 +44,7 @@ def test_steps_of_several_numbers() -> None:
     assert column.get_feature_names_out().tolist() == ["x_0", "x_1"]
 
 
-def test_statistics_are_those_of_all_steps() -> None:
+def test_statistics_are_those_of_all_steps():
     column = fc.sequence_numeric_column("x", normalizer="standard")
     column.fit({"x": [[1.0, 2.0], [], [6.0]]}, sample_weight=[1, 1, 2])
     steps, weights = [1.0, 2.0, 6.0], [1, 1, 2]
@@ -56,16 +55,13 @@ def test_statistics_are_those_of_all_steps() -> None:
     np.testing.assert_allclose(values, [[[(2 - mean) / deviation]]], rtol=1e-6)
 
 
-def test_gaps_inside_a_sequence() -> None:
+def test_gaps_inside_a_sequence():
     X = {"x": [[1.0, None, 3.0], [5.0, np.nan]]}
     column = fc.sequence_numeric_column(
         "x", default_value="mean", indicate_missing="auto"
     )
     encoded = column.fit(X).encode(X)
-    assert encoded["x"].tolist() == [
-        [[1, 0], [3, 1], [3, 0]],
-        [[5, 0], [3, 1], [0, 0]],
-    ]
+    assert encoded["x"].tolist() == [[[1, 0], [3, 1], [3, 0]], [[5, 0], [3, 1], [0, 0]]]
     assert encoded["x_length"].tolist() == [3, 2]
     assert column.fit(X, sample_weight=[0, 1]).size == 2
     assert column.fit({"x": [[1.0, None], [5.0]]}, sample_weight=[0, 1]).size == 1
@@ -81,14 +77,14 @@ def test_every_element_of_a_step_may_have_its_default_value():
 VOCABULARY = fc.sequence_categorical_column_with_vocabulary_list("c", ["a", "b"])
 
 
-def test_categories_of_lists_keep_their_length() -> None:
+def test_categories_of_lists_keep_their_length():
     X = {"c": [["b", "z", ""], ["a"], []]}
     encoded = VOCABULARY.encode(X)
     assert encoded["c_ids"].tolist() == [[1, -1, -1], [0, -1, -1], [-1, -1, -1]]
     assert encoded["c_ids_length"].tolist() == [3, 1, 0]
 
 
-def test_categories_of_an_array_end_at_the_last_value() -> None:
+def test_categories_of_an_array_end_at_the_last_value():
     X = {"c": np.array([["b", "", "z", ""], ["a", "", "", ""], [""] * 4])}
     encoded = VOCABULARY.encode(X)
     assert encoded["c_ids"].tolist() == [[1, -1, -1], [0, -1, -1], [-1, -1, -1]]
@@ -98,7 +94,7 @@ def test_categories_of_an_array_end_at_the_last_value() -> None:
 @pytest.mark.parametrize(
     "wrap", [fc.indicator_column, lambda c: fc.embedding_column(c, 2)]
 )
-def test_wrapped_categories(wrap: Any) -> None:
+def test_wrapped_categories(wrap):
     X = {"c": [[1, 3], [3, 3, 4]]}
     for column in (
         fc.sequence_categorical_column_with_identity("c", 5),
@@ -114,12 +110,12 @@ def test_wrapped_categories(wrap: Any) -> None:
         assert torch.equal(again["c_ids"], encoded["c_ids"])
 
 
-def sequence_pair() -> tuple[Any, Any]:
+def sequence_pair():
     column = fc.sequence_categorical_column_with_vocabulary_list("c", ["a", "b"])
     return column, fc.sequence_numeric_column("x")
 
 
-def test_lengths_must_agree() -> None:
+def test_lengths_must_agree():
     category, number = sequence_pair()
     columns = fc.FeatureColumns([fc.indicator_column(category), number])
     columns.encode({"c": [["a"], ["b", "a"]], "x": [[1], [2, 3]]})
@@ -128,7 +124,7 @@ def test_lengths_must_agree() -> None:
         columns.encode({"c": [["a"], ["b", "a"]], "x": [[1], [2]]})
 
 
-def test_bad_cells() -> None:
+def test_bad_cells():
     for column, cells, message in [
         (
             fc.sequence_numeric_column("x"),
@@ -141,11 +137,7 @@ def test_bad_cells() -> None:
             "'x' holds NaN",
         ),
         (fc.sequence_numeric_column("x"), [[1.0, np.inf]], "'x' holds inf"),
-        (
-            fc.sequence_numeric_column("x"),
-            [["1"]],
-            "'x' must hold numbers; got the string",
-        ),
+        (fc.sequence_numeric_column("x"), [["1"]], "'x' must hold numbers; .* string"),
         (
             fc.sequence_numeric_column("x"),
             [[[1, 2]], [[3, 4]]],
@@ -167,20 +159,18 @@ def test_bad_cells() -> None:
             column.fit({"x": cells})
 
 
-def test_sequences_are_no_plain_matrix() -> None:
+def test_sequences_are_no_plain_matrix():
     for column in [
         fc.sequence_numeric_column("c"),
         fc.indicator_column(VOCABULARY),
         VOCABULARY,
     ]:
         for transformer in (column, fc.FeatureColumns([column])):
-            with pytest.raises(
-                ValueError, match=r"is a sequence and cannot .* plain matrix"
-            ):
+            with pytest.raises(ValueError, match=r"is a .* and cannot .* plain matrix"):
                 transformer.transform({"c": np.array([[1.0]])})
 
 
-def test_bad_parameters() -> None:
+def test_bad_parameters():
     for make, error, message in [
         (
             lambda: fc.bucketized_column(fc.sequence_numeric_column("x"), [0.0]),
@@ -216,7 +206,7 @@ MIXED = pd.DataFrame(
 )
 
 
-def test_inferred_sequences_and_context() -> None:
+def test_inferred_sequences_and_context():
     sequence = fc.infer_feature_columns(MIXED, "sequence")
     names = ["event_indicator", "dose", "point", "many_embedding"]
     assert [column.name for column in sequence.active] == names
@@ -227,7 +217,7 @@ def test_inferred_sequences_and_context() -> None:
     assert [column.name for column in context.active] == ["age", "sex_indicator"]
 
 
-def test_inferred_from_arrays() -> None:
+def test_inferred_from_arrays():
     (column,) = fc.infer_feature_columns(np.ones((2, 3)), "sequence").active
     assert (column.name, column.length_key) == ("x", "x_length")
     assert fc.infer_feature_columns(np.ones((2, 3)), "context") is None
@@ -236,24 +226,11 @@ def test_inferred_from_arrays() -> None:
     assert column.length_key == "c_ids_length"
 
 
-def test_delimiter() -> None:
-    for make in [
-        lambda **o: fc.sequence_categorical_column_with_vocabulary_list(
-            "c", ["a", "b"], **o
-        ),
-        lambda **o: fc.sequence_categorical_column_with_hash_bucket("c", 2**30, **o),
-    ]:
-        lists = make().encode({"c": [["a", "", "b"], ["b"], [], ["a", "b"]]})
-        strings = make(delimiter="|").encode({"c": ["a||b", "b|", None, "a|b|"]})
-        for key, values in lists.items():
-            np.testing.assert_array_equal(strings[key], values)
-
-
 STEP_IDENTITY = fc.sequence_categorical_column_with_identity("k", 3)
 STEPS = {"k": [[0, 2], [], [1, -1, 1]], "x": [[0.5, 1.5], [], [1.0, 2.0, 3.0]]}
 
 
-def columns() -> fc.FeatureColumns:
+def columns():
     return fc.FeatureColumns(
         [
             fc.sequence_numeric_column("x"),
@@ -264,7 +241,7 @@ def columns() -> fc.FeatureColumns:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_every_step_has_a_vector(dtype: torch.dtype) -> None:
+def test_every_step_has_a_vector(dtype):
     generator = torch.Generator().manual_seed(0)
     module = fc.SequenceFeatures(columns(), dtype, generator)
     steps, lengths = module(columns().encode(STEPS, dtype))
@@ -281,7 +258,7 @@ def test_every_step_has_a_vector(dtype: torch.dtype) -> None:
     assert not steps[0, 2].any()
 
 
-def test_steps_that_no_sequence_has_are_cut_off() -> None:
+def test_steps_that_no_sequence_has_are_cut_off():
     module = fc.SequenceFeatures(columns())
     encoded = {key: value[:2] for key, value in columns().encode(STEPS).items()}
     assert encoded["x"].shape[1] == 3
@@ -292,16 +269,13 @@ def test_steps_that_no_sequence_has_are_cut_off() -> None:
     assert lengths.tolist() == [0]
 
 
-def test_columns_refused() -> None:
+def test_columns_refused():
     for make, message in [
         (
             lambda: fc.DenseFeatures([fc.indicator_column(STEP_IDENTITY)]),
             "'k_indicator' is a sequence, which DenseFeatures cannot take.*without 'seq",
         ),
-        (
-            lambda: fc.LinearFeatures([STEP_IDENTITY]),
-            "'k' is a sequence, which LinearFeatures cannot take",
-        ),
+        (lambda: fc.LinearFeatures([STEP_IDENTITY]), "'k' is a sequence, .* take"),
         (
             lambda: fc.SequenceFeatures([fc.numeric_column("x")]),
             "'x' is no sequence, which SequenceFeatures requires.*context column",

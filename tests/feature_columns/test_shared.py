@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from sklearn.exceptions import NotFittedError
 
 from skest import feature_columns as fc
@@ -16,29 +15,11 @@ X = {"q": ["b", "c", ""], "d": [["a", "a"], ["c"], []]}
 TABLE = "d_q_shared_embedding"
 
 
-def ids_of(column: Any, X: Any) -> list[list[int]]:
+def ids_of(column, X):
     return column.encode(X)[column.encoded_key].tolist()
 
 
-def test_attributes() -> None:
-    q, d = fc.shared_embeddings(IDENTITIES, 2, combiner="sum", max_norm=3)
-    assert isinstance(q, fc.SharedEmbeddingColumn)
-    assert (q.name, d.name) == ("q_shared_embedding", "d_shared_embedding")
-    assert q.table_name == d.table_name == TABLE
-    assert q.feature_keys == ("q",)
-    assert (q.size, q.combiner, q.max_norm, q.trainable) == (2, "sum", 3, True)
-    assert q.encode({"q": [1]}) == {"d_q_shared_embedding_q_ids": [[1]]}
-    named = fc.shared_embeddings(
-        IDENTITIES, 2, shared_embedding_collection_name="words"
-    )
-    assert {column.table_name for column in named} == {"words"}
-    assert d.get_feature_names_out().tolist() == [
-        "d_shared_embedding_0",
-        "d_shared_embedding_1",
-    ]
-
-
-def test_vocabulary_is_learned_from_all_columns() -> None:
+def test_vocabulary_is_learned_from_all_columns():
     q, d = (column.fit(X) for column in fc.shared_embeddings(LEARNED, "auto"))
     vocabularies = [c.categorical_column_.vocabulary_ for c in (q, d)]
     assert vocabularies == [{"a": 0, "b": 1, "c": 2}] * 2
@@ -50,38 +31,7 @@ def test_vocabulary_is_learned_from_all_columns() -> None:
         fc.shared_embeddings(LEARNED, 2)[0].encode(X)
 
 
-def test_values_are_counted_in_all_columns_with_the_weights_of_rows() -> None:
-    keys = [
-        fc.categorical_column_with_vocabulary_list(key, min_frequency=2)
-        for key in ("q", "d")
-    ]
-    (column, _) = fc.shared_embeddings(keys, 2)
-    X = {"q": [1, 2, 3], "d": np.array([[2, 9], [1, 5], [3, 5]])}
-    assert list(column.fit(X).categorical_column_.vocabulary_) == [1, 2, 3, 5]
-    column.fit(X, sample_weight=[1, 1, 0])
-    assert list(column.categorical_column_.vocabulary_) == [1, 2]
-
-
-def test_a_share_is_one_of_the_cells_of_all_columns() -> None:
-    for min_frequency, weight, expected in [
-        (0.25, None, ["a", "c"]),  # of 8 cells, however long the longest list is
-        (0.26, None, ["a"]),
-        (0.125, None, ["a", "b", "c"]),
-        (0.25, [0.1] * 4, ["a", "c"]),
-        (0.25, [1, 0, 1, 0], ["a", "b", "c"]),
-        (0.3, [1, 0, 1, 0], ["c"]),
-    ]:
-        X = {"q": ["a", "a", "b", None], "d": [["c", "c"], ["a"], [], None]}
-        columns = [
-            fc.categorical_column_with_vocabulary_list(key, min_frequency=min_frequency)
-            for key in ("q", "d")
-        ]
-        for column in fc.shared_embeddings(columns, 2):
-            column.fit(X, sample_weight=weight)
-            assert list(column.categorical_column_.vocabulary_) == expected
-
-
-def test_an_indicator_of_the_column_alone_has_its_own_vocabulary() -> None:
+def test_an_indicator_of_the_column_alone_has_its_own_vocabulary():
     columns = fc.FeatureColumns(
         [fc.indicator_column(LEARNED[0]), *fc.shared_embeddings(LEARNED, 2)]
     )
@@ -90,11 +40,11 @@ def test_an_indicator_of_the_column_alone_has_its_own_vocabulary() -> None:
     assert encoded[f"{TABLE}_q_ids"].tolist() == [[1], [2], [-1]]
 
 
-def modules(columns: Any) -> fc.DenseFeatures:
+def modules(columns):
     return fc.DenseFeatures(columns, generator=torch.Generator().manual_seed(0))
 
 
-def test_there_is_one_table_and_its_gradient_is_the_sum() -> None:
+def test_there_is_one_table_and_its_gradient_is_the_sum():
     columns = fc.FeatureColumns(fc.shared_embeddings(IDENTITIES, 2))
     encoded = columns.encode({"q": [1, 3], "d": [[1, 0], [2, -1]]})
     module = modules(columns)
@@ -113,13 +63,12 @@ def test_there_is_one_table_and_its_gradient_is_the_sum() -> None:
     upstream = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(1))
     for output in (outputs, separate):
         output.backward(upstream)
-    assert table.grad is not None
     assert table.grad.is_sparse
     expected = sum(parameter.grad.to_dense() for parameter in own.values())
     torch.testing.assert_close(table.grad.to_dense(), expected)
 
 
-def test_transform_takes_the_learned_table() -> None:
+def test_transform_takes_the_learned_table():
     columns = fc.FeatureColumns(fc.shared_embeddings(LEARNED, 2)).fit(X)
     with pytest.raises(
         NotFittedError, match="'q_shared_embedding' has no vectors, .*FrozenEstimator"
@@ -131,7 +80,7 @@ def test_transform_takes_the_learned_table() -> None:
     assert_array_equal(columns.transform(X), expected)
 
 
-def test_parameters_by_name() -> None:
+def test_parameters_by_name():
     columns = fc.FeatureColumns(
         list(zip("qd", fc.shared_embeddings(IDENTITIES, 2), strict=True))
     )
@@ -147,7 +96,7 @@ def test_parameters_by_name() -> None:
     assert fc.DenseFeatures(columns).out_features == 6
 
 
-def test_another_table_of_the_same_name() -> None:
+def test_another_table_of_the_same_name():
     for first, other, parameter in [
         (
             fc.shared_embeddings(IDENTITIES, 2)[0],
@@ -173,48 +122,13 @@ def test_another_table_of_the_same_name() -> None:
             fc.DenseFeatures([first, other])
 
 
-def test_sequences() -> None:
-    sequences = [
-        fc.sequence_categorical_column_with_vocabulary_list(key) for key in ("q", "d")
-    ]
-    X = {"q": [["b", "c"], ["a"]], "d": [["c", "c"], ["d"]]}
-    columns = fc.FeatureColumns(fc.shared_embeddings(sequences, 2)).fit(X)
-    module = fc.SequenceFeatures(columns)
-    (table,) = module.parameters()
-    steps, lengths = module(columns.encode(X))
-    assert lengths.tolist() == [2, 1]
-    assert table.shape == (4, 2)
-    assert torch.equal(steps[0, 1], torch.cat([table[2], table[2]]))
-
-
-def test_weighted_and_plain_columns_share() -> None:
-    weighted = fc.weighted_categorical_column(IDENTITIES[0], "w")
-    columns = fc.FeatureColumns(
-        fc.shared_embeddings([weighted, IDENTITIES[1]], 1, "sum")
-    )
-    X = {"q": [1], "w": [0.5], "d": [2]}
-    encoded = columns.encode(X)
-    module = fc.DenseFeatures(columns)
-    (table,) = module.parameters()
-    output = module(encoded).detach()
-    assert_allclose(output, [[table[2].item(), 0.5 * table[1].item()]])
-    learned = [fc.weighted_categorical_column(LEARNED[0], "w"), LEARNED[1]]
-    (column, _) = fc.shared_embeddings(learned, 1)
-    column.fit({"q": ["b"], "w": [1.0], "d": ["a"]})
-    assert list(column.categorical.categorical.vocabulary) == ["a", "b"]
-
-
 vocabulary = fc.categorical_column_with_vocabulary_list
 
 
-def test_columns_refused() -> None:
+def test_columns_refused():
     for columns, error, message in [
         ([], ValueError, "'categorical_columns' .* non-empty list .* got \\[\\]"),
-        (
-            [LEARNED[0], "d"],
-            TypeError,
-            "must hold categorical or bucketized .* got 'd'",
-        ),
+        ([LEARNED[0], "d"], TypeError, "must .* categorical or bucketized .* got 'd'"),
         (
             [LEARNED[0], IDENTITIES[1]],
             ValueError,
@@ -250,7 +164,7 @@ def test_columns_refused() -> None:
             fc.shared_embeddings(columns, 2)
 
 
-def test_parameters_refused() -> None:
+def test_parameters_refused():
     for options, error, message in [
         ({"combiner": "max"}, ValueError, "'combiner' .* got 'max'"),
         (
@@ -265,7 +179,7 @@ def test_parameters_refused() -> None:
             column.encode({"q": [1]})
 
 
-def test_strings_and_integers() -> None:
+def test_strings_and_integers():
     columns = fc.FeatureColumns(fc.shared_embeddings(LEARNED, 2))
     with pytest.raises(ValueError, match="'q' holds strings and 'd' integers"):
         columns.fit({"q": ["a"], "d": [1]})

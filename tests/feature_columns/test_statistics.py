@@ -7,17 +7,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
+from skest import feature_columns as fc
 from skest.feature_columns import numeric_column, statistics
-from skest.feature_columns.statistics import (
-    Distribution,
-    UniformMap,
-    extremes,
-    mean_and_scale,
-)
+from skest.feature_columns.statistics import Distribution, UniformMap, mean_and_scale
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1))
-def test_weights_are_repetitions(rows: list[tuple[int, int]]) -> None:
+def test_weights_are_repetitions(rows):
     values, weights = (np.array(column) for column in zip(*rows, strict=True))
     repeated = np.repeat(values, weights)
     weighted = Distribution.of(values, weights)
@@ -30,7 +26,7 @@ def test_weights_are_repetitions(rows: list[tuple[int, int]]) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", ["normal", "mostly zero", "few", "counts"])
-def test_close_to_scikit_learn(kind: str, dtype: str, rng: np.random.Generator) -> None:
+def test_close_to_scikit_learn(kind, dtype, rng):
     values = {
         "normal": rng.normal(size=(5000, 2)),
         "mostly zero": rng.normal(size=(5000, 2)) * (rng.random((5000, 2)) < 0.1),
@@ -47,60 +43,123 @@ def test_close_to_scikit_learn(kind: str, dtype: str, rng: np.random.Generator) 
     assert actual.max() == 1
 
 
-def test_numbers_that_are_nearly_the_same() -> None:
+def test_numbers_that_are_nearly_the_same():
     for low, high in [(0.0, 1e-300), (1.0, np.nextafter(1.0, 2))]:
         values = np.array([low, high])
         assert UniformMap.learned(values, None)(values).tolist() == [0, 1]
 
 
-class TestColumn:
-    def test_memory_is_bounded(self, rng: np.random.Generator) -> None:
-        x = rng.normal(size=20_000) * (rng.random(20_000) < 0.5)
-        (learned,) = (
-            numeric_column("x", normalizer="quantile")
-            .fit({"x": x})
-            .__dict__["quantile_maps_"]
-        )
-        assert len(learned.knots) <= 1002
-
-    def test_numbers_too_far_apart(self) -> None:
-        column = numeric_column("x", normalizer="quantile")
-        with pytest.raises(ValueError, match="'x' holds numbers too large"):
-            column.fit({"x": [-3e38, 3e38]})
-
-    def test_no_numbers(self) -> None:
-        column = numeric_column("x", normalizer="quantile", default_value=0.0)
-        with pytest.raises(ValueError, match="'x' has no numbers to learn"):
-            column.fit({"x": [np.nan]})
+def test_numbers_too_far_apart():
+    column = numeric_column("x", normalizer="quantile")
+    with pytest.raises(ValueError, match="'x' holds numbers too large"):
+        column.fit({"x": [-3e38, 3e38]})
 
 
-class TestMoments:
-    """Means and deviations of large matrices, extremes and copies of them."""
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pieces_give_what_scikit_learn_does(monkeypatch, order, dtype):
+    monkeypatch.setattr(statistics, "_BLOCK", 60)
+    for shape in ((1000, 3), (7, 40), (1, 5), (50, 1)):
+        values = np.random.default_rng(0).normal(1e3, 2, shape)
+        values[0, 0] = 1e7  # far from all others
+        values[:, -1] = 0.1  # of a mean that is rounded
+        values = np.array(values, dtype, order=order)
+        mean, scale = mean_and_scale(values, None, np.ones(len(values)))
+        expected = StandardScaler().fit(values.astype(np.float64))
+        assert_allclose(mean, expected.mean_, rtol=1e-12)
+        assert_allclose(scale, expected.scale_, rtol=1e-9)
 
-    @pytest.mark.parametrize("order", ["C", "F"])
-    @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_pieces_give_what_scikit_learn_does(self, monkeypatch, order, dtype):
-        monkeypatch.setattr(statistics, "_BLOCK", 60)
-        for shape in ((1000, 3), (7, 40), (1, 5), (50, 1)):
-            values = np.random.default_rng(0).normal(1e3, 2, shape)
-            values[0, 0] = 1e7  # far from all others
-            values[:, -1] = 0.1  # of a mean that is rounded
-            values = np.array(values, dtype, order=order)
-            mean, scale = mean_and_scale(values, None, np.ones(len(values)))
-            expected = StandardScaler().fit(values.astype(np.float64))
-            assert_allclose(mean, expected.mean_, rtol=1e-12)
-            assert_allclose(scale, expected.scale_, rtol=1e-9)
 
-    @pytest.mark.parametrize("dtype", ["float32", "int64"])
-    def test_extremes_are_those_of_each_column(self, dtype):
-        values = np.random.default_rng(0).normal(scale=1e3, size=(200, 3)).astype(dtype)
-        for part in (
-            values,
-            values[:1],
-            values[:65],
-            values[::2],
-            np.asfortranarray(values),
-        ):
-            found = extremes(part)
-            assert found.dtype == dtype
-            assert_array_equal(found, [part.min(axis=0), part.max(axis=0)])
+WEIGHTS = st.floats(1e-3, 1e3)
+
+
+def boundaries(X, weight):
+    column = fc.bucketized_column(fc.numeric_column("x"), "quantiles:10")
+    return column.fit(X, sample_weight=weight).boundaries_
+
+
+def scaled_boundaries(X, weight):
+    source = fc.numeric_column("x", default_value="mean", normalizer="standard")
+    column = fc.bucketized_column(source, "quantiles:4")
+    return column.fit(X, sample_weight=weight).boundaries_
+
+
+def quantile_map(X, weight):
+    column = fc.numeric_column("x", normalizer="quantile")
+    return np.concatenate(column.fit(X, sample_weight=weight).quantile_maps_[0])
+
+
+def most_frequent(X, weight):
+    column = fc.categorical_column_with_vocabulary_list("c", max_categories=3)
+    return list(column.fit(X, sample_weight=weight).vocabulary_)
+
+
+def shared(X, weight):
+    columns = [
+        fc.categorical_column_with_vocabulary_list(key, max_categories=3)
+        for key in "cd"
+    ]
+    column = fc.shared_embeddings(columns, 2)[0].fit(X, sample_weight=weight)
+    return list(column.categorical_column_.vocabulary_)
+
+
+def share(X, weight):
+    """Have 9 in just as many rows as are needed."""
+    added = {key: np.append(values, [9, 9]) for key, values in X.items()}
+    n_other = len(X["c"])
+    column = fc.categorical_column_with_vocabulary_list(
+        "c", min_frequency=2 / (n_other + 2)
+    )
+    if weight is not None:
+        weight = np.append(weight, [weight[0]] * 2)
+    return list(column.fit(added, sample_weight=weight).vocabulary_)
+
+
+@st.composite
+def tables(draw):
+    x = draw(st.lists(st.integers(-4, 9), min_size=1, max_size=30))
+    other = draw(st.permutations(x))
+    return {"x": np.array(x) / 8, "c": np.array(x), "d": np.array(other)}
+
+
+@pytest.mark.parametrize(
+    "learned",
+    [boundaries, scaled_boundaries, quantile_map, most_frequent, shared, share],
+)
+@given(X=tables(), weight=WEIGHTS)
+def test_equal_weights_are_no_weights(learned, X, weight):
+    weights = np.full(len(X["x"]), weight)
+    if (X["c"] != -1).any():  # else there is no vocabulary
+        assert_array_equal(learned(X, weights), learned(X, None))
+
+
+def test_equal_weights_of_many_rows():
+    for n_rows in [10, 11, 1000, 12345]:
+        for weight in [0.1, 1 / 3, 1e-300, 1e300]:
+            X = {"x": np.arange(n_rows)}
+            weights = np.full(n_rows, weight)
+            assert_array_equal(boundaries(X, weights), boundaries(X, None))
+            assert_array_equal(quantile_map(X, weights), quantile_map(X, None))
+
+
+@pytest.mark.parametrize("learned", [boundaries, quantile_map, most_frequent, shared])
+@given(X=tables(), data=st.data())
+def test_integers_are_repetitions(learned, X, data):
+    n_rows = len(X["x"])
+    draw = st.lists(st.integers(0, 5), min_size=n_rows, max_size=n_rows)
+    weights = np.array(data.draw(draw))
+    repeated = {key: np.repeat(values, weights) for key, values in X.items()}
+    if (repeated["c"] != -1).any():
+        assert_array_equal(learned(X, weights), learned(repeated, None))
+
+
+@pytest.mark.parametrize("learned", [boundaries, quantile_map, most_frequent, shared])
+@given(X=tables(), data=st.data())
+def test_the_order_of_rows_does_not_matter(learned, X, data):
+    n_rows = len(X["x"])
+    tenths = st.integers(1, 9).map(lambda n: n / 10)
+    weights = np.array(data.draw(st.lists(tenths, min_size=n_rows, max_size=n_rows)))
+    order = np.array(data.draw(st.permutations(range(n_rows))))
+    other = {key: values[order] for key, values in X.items()}
+    if (X["c"] != -1).any():
+        assert_array_equal(learned(X, weights), learned(other, weights[order]))

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Areas under curves as TensorFlow estimates them; those of skest are exact."""
 
-from collections.abc import Mapping
-
-from skest.metrics import AUC, Metric
+from skest.metrics import AUC
 
 
 class TensorFlowAUC(AUC):
@@ -11,11 +9,11 @@ class TensorFlowAUC(AUC):
 
     _BUCKETS = 199
 
-    def __init__(self, curve: str) -> None:
+    def __init__(self, curve):
         super().__init__(curve, max_points=0)
 
 
-def as_tensorflow(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+def as_tensorflow(metrics):
     return {
         key: TensorFlowAUC(metric.curve) if isinstance(metric, AUC) else metric
         for key, metric in metrics.items()

@@ -9,9 +9,8 @@ Dense arrays are written ``{"dtype", "shape", "data"}``, sparse ones ``{"sparse"
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ class Sparse(NamedTuple):
 
 
 @functools.cache
-def load(name: str) -> list[dict[str, Any]]:
+def load(name):
     """All cases of ``<name>.json``, in their order; treat them as read-only."""
     cases = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
     if isinstance(cases, dict):  # expectations by id
@@ -37,7 +36,7 @@ def load(name: str) -> list[dict[str, Any]]:
     return cases
 
 
-def cases(name: str, not_applicable: dict[str, str] | None = None) -> list[Any]:
+def cases(name, not_applicable=None):
     """The cases of a file, less those listed with a reason.
 
     Raises ValueError for an id listed there that the file does not hold, so that
@@ -51,17 +50,15 @@ def cases(name: str, not_applicable: dict[str, str] | None = None) -> list[Any]:
     return [case for case in found if case["id"] not in listed]
 
 
-def groups(given: list[Any]) -> Any:
+def groups(given):
     """Run a test for the ``cases`` of each first part of an id."""
-    found: dict[str, list[Any]] = defaultdict(list)
+    found = defaultdict(list)
     for case in given:
         found[case["id"].partition("/")[0]].append(case)
     return pytest.mark.parametrize("cases", found.values(), ids=found.keys())
 
 
-def check_each(
-    given: list[Any], *checks: Callable[..., None], folder: Path | None = None
-) -> None:
+def check_each(given, *checks, folder=None):
     """Check all cases, each in a folder of its own; an error names its case."""
     for number, case in enumerate(given):
         arguments = [case]
@@ -76,9 +73,7 @@ def check_each(
                 raise
 
 
-def account_for_all_cases(
-    name: str, run: list[Any], not_applicable: dict[str, str]
-) -> None:
+def account_for_all_cases(name, run, not_applicable):
     """Assert that cases run and cases listed with a reason are all cases of a file."""
     ids = {case["id"] for case in run}
     assert not ids & set(not_applicable)
@@ -86,7 +81,7 @@ def account_for_all_cases(
     assert all(not_applicable.values()), "every listed case needs its reason"
 
 
-def refuse_unread(left: dict[str, Any], what: str) -> None:
+def refuse_unread(left, what):
     """Raise NotImplementedError if a runner left a key of a specification unread.
 
     A case that is run as if the key were not there could pass, or fail, for no reason.
@@ -95,12 +90,12 @@ def refuse_unread(left: dict[str, Any], what: str) -> None:
         raise NotImplementedError(f"The runner does not know {sorted(left)} of {what}.")
 
 
-def is_array(encoded: Any) -> bool:
+def is_array(encoded):
     """Whether a JSON value is the form of a dense or sparse array."""
     return isinstance(encoded, dict) and "dtype" in encoded
 
 
-def decode(encoded: Any) -> Any:
+def decode(encoded):
     """JSON value → arrays and numbers, through dictionaries and lists.
 
     Dense arrays become ndarrays (strings of dtype object), sparse ones `Sparse`,
@@ -123,6 +118,6 @@ def decode(encoded: Any) -> Any:
     return encoded
 
 
-def _ndarray(data: Iterable[Any], dtype: str) -> np.ndarray:
+def _ndarray(data, dtype):
     is_text = dtype in ("string", "str", "bytes", "object")
     return np.array(data, dtype=object if is_text else dtype)

@@ -7,12 +7,7 @@ what Keras does to gradients first, clipping, is added to the optimizer from out
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-import torch
-from torch.optim import Optimizer
 
 from skest.engine.loop import clip_gradients
 from skest.optimizers import make_optimizer
@@ -36,12 +31,8 @@ OPTIONS = {
 NAMES = {"GradientDescent": "sgd", "Momentum": "sgd"}
 EPSILONS = {"AdamOptimizer": 1e-8, "RMSPropOptimizer": 1e-10}
 
-Rate = float | Callable[[int], float] | None
 
-
-def keras_optimizer(
-    definition: str | dict[str, Any], rate: Rate = None
-) -> Callable[[Any], Optimizer]:
+def keras_optimizer(definition, rate=None):
     """What makes the optimizer of a definition; it knows every key, or raises.
 
     `definition` is a name, or a dictionary with the "optimizer" and its arguments; `rate`
@@ -50,7 +41,7 @@ def keras_optimizer(
     left = {"optimizer": definition} if isinstance(definition, str) else {**definition}
     name = left.pop("optimizer")
     is_v1 = name.endswith("Optimizer")
-    options: dict[str, Any] = {"eps": EPSILONS[name]} if name in EPSILONS else {}
+    options = {"eps": EPSILONS[name]} if name in EPSILONS else {}
     if is_v1 and "decay" in left and "RMSProp" in name:
         left["rho"] = left.pop("decay")
     if "beta_1" in left or "beta_2" in left:
@@ -70,13 +61,7 @@ def keras_optimizer(
     return partial(_make, NAMES.get(short, short), learning_rate, options, clipping)
 
 
-def _make(
-    name: str,
-    learning_rate: Rate,
-    options: dict[str, Any],
-    clipping: dict[str, float],
-    params: Any,
-) -> Optimizer:
+def _make(name, learning_rate, options, clipping, params):
     optimizer = make_optimizer(name, params, learning_rate, **options)
     for kind, limit in clipping.items():
         optimizer.register_step_pre_hook(partial(_clip, CLIPPING[kind], limit))
@@ -86,7 +71,7 @@ def _make(
 # Learning rates, as functions of the number of steps taken
 
 
-def learning_rate_of(definition: Any) -> Rate:
+def learning_rate_of(definition):
     """A number, None, or the function that a schedule defines."""
     if not isinstance(definition, dict):
         return definition
@@ -95,7 +80,7 @@ def learning_rate_of(definition: Any) -> Rate:
     return partial(schedule, **arguments)
 
 
-def _decayed(learning_rate: Rate, decay: float, step: int) -> float:
+def _decayed(learning_rate, decay, step):
     rate = learning_rate(step) if callable(learning_rate) else learning_rate
     if rate is None:
         raise NotImplementedError("The runner needs a learning_rate beside a decay.")
@@ -103,13 +88,8 @@ def _decayed(learning_rate: Rate, decay: float, step: int) -> float:
 
 
 def exponential_decay(
-    step: int,
-    *,
-    initial_learning_rate: float,
-    decay_steps: float,
-    decay_rate: float,
-    staircase: bool = False,
-) -> float:
+    step, *, initial_learning_rate, decay_steps, decay_rate, staircase=False
+):
     periods = step / decay_steps
     return initial_learning_rate * decay_rate ** (
         math.floor(periods) if staircase else periods
@@ -117,49 +97,40 @@ def exponential_decay(
 
 
 def inverse_time_decay(
-    step: int,
-    *,
-    initial_learning_rate: float,
-    decay_steps: float,
-    decay_rate: float,
-    staircase: bool = False,
-) -> float:
+    step, *, initial_learning_rate, decay_steps, decay_rate, staircase=False
+):
     periods = step / decay_steps
     return initial_learning_rate / (
         1 + decay_rate * (math.floor(periods) if staircase else periods)
     )
 
 
-def piecewise_constant_decay(
-    step: int, *, boundaries: list[int], values: list[float]
-) -> float:
+def piecewise_constant_decay(step, *, boundaries, values):
     """A value holds up to its boundary, which belongs to it."""
     return values[bisect_left(boundaries, step)]
 
 
 def polynomial_decay(
-    step: int,
+    step,
     *,
-    initial_learning_rate: float,
-    decay_steps: float,
-    end_learning_rate: float = 1e-4,
-    power: float = 1.0,
-    cycle: bool = False,
-) -> float:
+    initial_learning_rate,
+    decay_steps,
+    end_learning_rate=1e-4,
+    power=1.0,
+    cycle=False,
+):
     if cycle:
         decay_steps *= max(1, math.ceil(step / decay_steps))
     left = 1 - min(step, decay_steps) / decay_steps
     return (initial_learning_rate - end_learning_rate) * left**power + end_learning_rate
 
 
-def cosine_decay(
-    step: int, *, initial_learning_rate: float, decay_steps: float, alpha: float = 0.0
-) -> float:
+def cosine_decay(step, *, initial_learning_rate, decay_steps, alpha=0.0):
     share = (1 + math.cos(math.pi * min(step, decay_steps) / decay_steps)) / 2
     return initial_learning_rate * ((1 - alpha) * share + alpha)
 
 
-SCHEDULES: dict[str, Callable[..., float]] = {
+SCHEDULES = {
     "CosineDecay": cosine_decay,
     "ExponentialDecay": exponential_decay,
     "InverseTimeDecay": inverse_time_decay,
@@ -171,17 +142,11 @@ SCHEDULES: dict[str, Callable[..., float]] = {
 # Clipping
 
 
-def _clip(
-    clip: Callable[[list[torch.Tensor], float], Any],
-    limit: float,
-    optimizer: Optimizer,
-    args: Any,
-    kwargs: Any,
-) -> None:
+def _clip(clip, limit, optimizer, args, kwargs):
     clip([p for group in optimizer.param_groups for p in group["params"]], limit)
 
 
-def _by_value(parameters: list[torch.Tensor], limit: float) -> None:
+def _by_value(parameters, limit):
     for parameter in parameters:
         gradient = parameter.grad
         if gradient is not None and gradient.is_sparse:
@@ -191,13 +156,13 @@ def _by_value(parameters: list[torch.Tensor], limit: float) -> None:
             gradient.clamp_(-limit, limit)
 
 
-def _by_norm(parameters: list[torch.Tensor], limit: float) -> None:
+def _by_norm(parameters, limit):
     """Keras' `clipnorm` is that of every variable by itself."""
     for parameter in parameters:
         clip_gradients([parameter], limit)
 
 
-CLIPPING: dict[str, Callable[[list[torch.Tensor], float], Any]] = {
+CLIPPING = {
     "clipnorm": _by_norm,
     "clipvalue": _by_value,
     "global_clipnorm": clip_gradients,

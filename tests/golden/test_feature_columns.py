@@ -7,13 +7,11 @@ for strings, too.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from torch import nn
 
 from skest import feature_columns as fc
 from skest.feature_columns import categorical as hashing
@@ -32,7 +30,7 @@ EQUAL_ROWS = {
     "linear/crossed": (slice(0, 2), "a dense '' is missing and gives no cross"),
 }
 # ValueError stands for TensorFlow's own errors too, TypeError for a wrong type.
-ERRORS: dict[str, tuple[type[Exception], str]] = {
+ERRORS = {
     "numeric/wrong_width": (ValueError, r"'x' must have shape \(3,\); got \(2,\)"),
     "numeric/string_input": (ValueError, "'x' must hold numbers; got the string '1'"),
     "numeric/sparse_input": (TypeError, "'x' is a sparse matrix"),
@@ -43,10 +41,7 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "bucketized/err_2d_source": (ValueError, r"one dimension; got \(2, 2\)"),
     "identity/out_of_range_no_default_embedding": (ValueError, "'c' holds 4, .*=4"),
     "identity/out_of_range_no_default_linear": (ValueError, "'c' holds 4, .*=4"),
-    "identity/err_default_range": (
-        ValueError,
-        "'default_value' of identity column 'c'",
-    ),
+    "identity/err_default_range": (ValueError, "'default_value' of identity .* 'c'"),
     "identity/err_float_input": (ValueError, "'c' holds floats of a NumPy array"),
     "identity/err_string_input": (ValueError, "'c' must hold integers .* string '1'"),
     "vocab_list/err_duplicates": (ValueError, "no duplicates; got 'a'"),
@@ -57,15 +52,9 @@ ERRORS: dict[str, tuple[type[Exception], str]] = {
     "crossed/err_hash_bucket_column_key": (ValueError, "the hash bucket column 'b'"),
     "embedding/err_dimension_0": (ValueError, "'dimension' .* at least 1; got 0"),
     "embedding/err_combiner": (ValueError, "'combiner' .* 'mean', .*; got 'max'"),
-    "embedding/err_of_numeric": (
-        TypeError,
-        "'categorical_column' of an EmbeddingColumn",
-    ),
+    "embedding/err_of_numeric": (TypeError, "'categorical_column' .* EmbeddingColumn"),
     "order/duplicate_names": (ValueError, "Two feature columns have the name 'x'"),
-    "mix/categorical_in_dense_features": (
-        ValueError,
-        "'c' is categorical .* Wrap it in",
-    ),
+    "mix/categorical_in_dense_features": (ValueError, "'c' is categorical .* it in"),
     "mix/batch_mismatch": (ValueError, "column 'x' has 2 and column 'y' has 1"),
     "weighted/shape_mismatch": (ValueError, "'w' has no weight .* row 1 .* of 'c'"),
     "shared/err_different_vocab": (ValueError, "number of ids; got 3 and 4"),
@@ -80,19 +69,19 @@ NORMALIZERS = {
 }
 
 
-def farmhash_fingerprint64(text: str) -> int:
+def farmhash_fingerprint64(text):
     """FarmHash Fingerprint64 of at most 16 bytes of UTF-8."""
     data, mask = text.encode(), 2**64 - 1
     k0, k2 = 0xC3A5C85C97CB3127, 0x9AE16A3B2F90404F
     n = len(data)
 
-    def word(start: int, size: int) -> int:
+    def word(start, size):
         return int.from_bytes(data[start : start + size], "little")
 
-    def rotated(value: int, shift: int) -> int:
+    def rotated(value, shift):
         return (value >> shift | value << (64 - shift)) & mask
 
-    def mixed(u: int, v: int, factor: int) -> int:
+    def mixed(u, v, factor):
         a = ((u ^ v) * factor) & mask
         a ^= a >> 47
         b = ((v ^ a) * factor) & mask
@@ -118,15 +107,15 @@ def farmhash_fingerprint64(text: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def farmhash(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fingerprints(values: np.ndarray, seed: int = 0) -> np.ndarray:
+def farmhash(monkeypatch):
+    def fingerprints(values, seed=0):
         return np.array([farmhash_fingerprint64(v) for v in values], dtype=np.uint64)
 
     monkeypatch.setattr(hashing, "string_hashes", fingerprints)
     monkeypatch.setattr(hashing, "string_to_int64keys", fingerprints)
 
 
-def build_all(specs: Any) -> list[Any]:
+def build_all(specs):
     """The columns of specifications of the golden file; shared ones are several."""
     columns = []
     for spec in specs:
@@ -137,7 +126,7 @@ def build_all(specs: Any) -> list[Any]:
     return columns
 
 
-def table_of(spec: dict[str, Any]) -> dict[str, Any]:
+def table_of(spec):
     """Dimension and initializer that give the table of the specification, if it has one."""
     if "table" not in spec:
         return {"dimension": spec["dimension"]}
@@ -149,11 +138,11 @@ def table_of(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(autouse=True)
-def folder_for_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def folder_for_files(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def build(spec: Any) -> Any:
+def build(spec):
     """The column of a specification of the golden file."""
     if isinstance(spec, str):
         return spec
@@ -182,13 +171,13 @@ def build(spec: Any) -> Any:
     return getattr(fc, f"categorical_column_with_{kind}")(**options)
 
 
-def features(case: dict[str, Any]) -> dict[str, Any]:
+def features(case):
     """Raw input: TensorFlow's sparse cells are padded with what means missing."""
 
-    def dense(key: str, value: Any) -> Any:
+    def dense(key, value):
         if not isinstance(value, _cases.Sparse):
             return value
-        padding: Any = "" if value.values.dtype == object else -1
+        padding = "" if value.values.dtype == object else -1
         if key == "w":  # of weights
             padding = np.nan
         elif value.values.dtype.kind == "f":
@@ -203,13 +192,13 @@ def features(case: dict[str, Any]) -> dict[str, Any]:
     return {key: dense(key, v) for key, v in _cases.decode(case["inputs"]).items()}
 
 
-def run(case: dict[str, Any]) -> Any:
+def run(case):
     config, raw = case["config"], features(case)
     columns = fc.FeatureColumns(build_all(config["columns"]))
     rows, _ = EQUAL_ROWS.get(case["id"], (slice(None), ""))
     encoded = columns.encode({key: value[rows] for key, value in raw.items()})
     if case["component"] == "dense_features":
-        module: nn.Module = fc.DenseFeatures(columns)
+        module = fc.DenseFeatures(columns)
     elif case["component"] == "linear_model":
         module = fc.LinearFeatures(columns, config["units"], config["sparse_combiner"])
         set_weights(module, _cases.decode(config["weights"]))
@@ -218,7 +207,7 @@ def run(case: dict[str, Any]) -> Any:
     return columns, encoded, module(encoded).detach().numpy()
 
 
-def set_weights(module: fc.LinearFeatures, weights: dict[str, np.ndarray]) -> None:
+def set_weights(module, weights):
     parameters = module.column_parameters()
     for name, value in weights.items():
         column = name.removeprefix("linear_model/").removesuffix("/weights")
@@ -226,7 +215,7 @@ def set_weights(module: fc.LinearFeatures, weights: dict[str, np.ndarray]) -> No
         target.data = torch.from_numpy(value)
 
 
-def assert_close(actual: np.ndarray, case: dict[str, Any], expected: Any) -> None:
+def assert_close(actual, case, expected):
     rows, _ = EQUAL_ROWS.get(case["id"], (slice(None), ""))
     np.testing.assert_allclose(
         actual, _cases.decode(expected)[rows], rtol=_cases.RTOL, atol=_cases.ATOL
@@ -237,11 +226,11 @@ RUN = _cases.cases("feature_columns", NOT_APPLICABLE)
 
 
 @_cases.groups(RUN)
-def test_columns(cases: list[Any]) -> None:
+def test_columns(cases):
     _cases.check_each(cases, check_case)
 
 
-def check_case(case: dict[str, Any]) -> None:
+def check_case(case):
     expected = case["expected"]
     if "error" in expected:
         error, message = ERRORS[case["id"]]
@@ -264,7 +253,7 @@ def check_case(case: dict[str, Any]) -> None:
         assert_close(alone.detach().numpy(), case, expected["per_column"][column.name])
 
 
-def check_ids(column: Any, encoded: Any, expected: dict[str, Any]) -> None:
+def check_ids(column, encoded, expected):
     assert column.name == expected["column_name"]
     assert column.num_buckets == expected["num_buckets"]
     sparse = _cases.decode(expected["ids"])
@@ -273,12 +262,12 @@ def check_ids(column: Any, encoded: Any, expected: dict[str, Any]) -> None:
     np.testing.assert_array_equal(encoded[column.encoded_key], ids)
 
 
-def test_every_case_is_run_or_listed() -> None:
+def test_every_case_is_run_or_listed():
     _cases.account_for_all_cases("feature_columns", RUN, NOT_APPLICABLE)
     assert set(EQUAL_ROWS) | set(ERRORS) <= {case["id"] for case in RUN}
 
 
-def test_rows_left_out_differ_by_design() -> None:
+def test_rows_left_out_differ_by_design():
     edges, crossed = (
         next(c for c in _cases.load("feature_columns") if c["id"] == case_id)
         for case_id in EQUAL_ROWS

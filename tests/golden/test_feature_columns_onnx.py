@@ -5,9 +5,6 @@ The cases are those of test_feature_columns.py with numbers; their strings keep
 MurmurHash here, so that where they are hashed, torch has the numbers to compare with.
 """
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -33,7 +30,7 @@ CASES = [
 ]
 
 
-def module_of(case: dict[str, Any], columns: fc.FeatureColumns) -> Any:
+def module_of(case, columns):
     config = case["config"]
     if case["component"] == "dense_features":
         return fc.DenseFeatures(columns)
@@ -42,7 +39,7 @@ def module_of(case: dict[str, Any], columns: fc.FeatureColumns) -> Any:
     return module
 
 
-def hashes_strings(case: dict[str, Any]) -> bool:
+def hashes_strings(case):
     """Whether a string column is hashed: its buckets differ by design."""
     text = str(case["config"])
     has_strings = any(
@@ -55,14 +52,12 @@ def hashes_strings(case: dict[str, Any]) -> bool:
 
 
 @_cases.groups(CASES)
-def test_columns(
-    cases: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_columns(cases, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)  # for files of vocabularies
     _cases.check_each(cases, check_case)
 
 
-def check_case(case: dict[str, Any]) -> None:
+def check_case(case):
     rows, _ = golden.EQUAL_ROWS.get(case["id"], (slice(None), ""))
     raw = {key: value[rows] for key, value in golden.features(case).items()}
     columns = fc.FeatureColumns(golden.build_all(case["config"]["columns"]))

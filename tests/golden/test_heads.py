@@ -2,14 +2,10 @@
 """Every head case that tf.estimator 2.15 computed: losses, gradients, predictions,
 metrics and errors."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
-from torch import Tensor
 
 import skest.heads
 from skest.feature_columns.numeric import numeric_column
@@ -27,7 +23,7 @@ from tests.golden._cases import (
     groups,
 )
 
-NOT_APPLICABLE: dict[str, str] = {}
+NOT_APPLICABLE = {}
 CASES = cases("heads", NOT_APPLICABLE)
 NUMBERS = [case for case in CASES if "error" not in case["expected"]]
 ERRORS = [case for case in CASES if "error" in case["expected"]]
@@ -49,33 +45,31 @@ COARSE = (
 )
 
 
-def hinge_like(labels: Tensor, logits: Tensor) -> Tensor:
+def hinge_like(labels, logits):
     return torch.relu(1 - (2 * labels - 1) * logits)
 
 
-def abs_error(labels: Tensor, logits: Tensor) -> Tensor:
+def abs_error(labels, logits):
     return torch.abs(labels - logits)
 
 
-def abs_error_features_scale(
-    labels: Tensor, logits: Tensor, features: Mapping[str, Tensor]
-) -> Tensor:
+def abs_error_features_scale(labels, logits, features):
     return torch.abs(labels - logits) * features["scale"]
 
 
-def wrong_shape(labels: Tensor, logits: Tensor) -> Tensor:
+def wrong_shape(labels, logits):
     return torch.abs(labels - logits).sum(-1)
 
 
-def mc_one_minus_p(labels: Tensor, logits: Tensor) -> Tensor:
+def mc_one_minus_p(labels, logits):
     return 1 - torch.softmax(logits, -1).gather(-1, labels)
 
 
-def ml_sq(labels: Tensor, logits: Tensor) -> Tensor:
+def ml_sq(labels, logits):
     return torch.square(labels - torch.sigmoid(logits)).sum(-1, keepdim=True)
 
 
-FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+FUNCTIONS = {
     function.__name__: function
     for function in (
         hinge_like,
@@ -86,7 +80,7 @@ FUNCTIONS: dict[str, Callable[..., Tensor]] = {
         ml_sq,
     )
 }
-LINKS: dict[str, Callable[[Tensor], Tensor]] = {
+LINKS = {
     "exp": torch.exp,
     "double": lambda logits: 2 * logits,
     "sigmoid": torch.sigmoid,
@@ -94,7 +88,7 @@ LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 NORMALIZERS = {"x*10": lambda x: x * 10}
 
 
-def make_head(config: Mapping[str, Any]) -> skest.heads.Head:
+def make_head(config):
     """The head of a specification; what a class does not take, it refuses."""
     arguments = {k: v for k, v in config.items() if not k.endswith("_doc")}
     head_class = getattr(skest.heads, arguments.pop("head"))
@@ -112,7 +106,7 @@ def make_head(config: Mapping[str, Any]) -> skest.heads.Head:
     return head_class(**arguments)
 
 
-def raw_batch(batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def raw_batch(batch):
     """Features, logits and labels as a user would have them."""
     labels = decode(batch.get("labels"))
     if isinstance(labels, Sparse):
@@ -125,12 +119,12 @@ def raw_batch(batch: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return decode(batch["features"]), logits, labels
 
 
-def by_name(value: Any) -> dict[str, Any]:
+def by_name(value):
     """The logits of several heads, or of one, as a dictionary."""
     return value if isinstance(value, dict) else {"": value}
 
 
-def by_key(predictions: Mapping[Any, Any]) -> dict[str, Any]:
+def by_key(predictions):
     """Predictions with the keys that the file has for pairs of head and key."""
     return {
         "|".join(key) if isinstance(key, tuple) else key: value
@@ -138,7 +132,7 @@ def by_key(predictions: Mapping[Any, Any]) -> dict[str, Any]:
     }
 
 
-def metrics_after(case: Mapping[str, Any], n_batches: int) -> dict[str, Any]:
+def metrics_after(case, n_batches):
     """Expected metrics.
 
     A MultiHead of the original forgets earlier batches in its eager ``update_metrics``,
@@ -152,14 +146,11 @@ def metrics_after(case: Mapping[str, Any], n_batches: int) -> dict[str, Any]:
     return expected
 
 
-def lists(sparse: Sparse) -> Any:
+def lists(sparse):
     """A SparseTensor of ids or names as an array of lists; of numbers, as torch's."""
     if sparse.values.dtype.kind == "f":
         return torch.sparse_coo_tensor(
-            sparse.indices.T,
-            sparse.values,
-            sparse.dense_shape,
-            check_invariants=True,
+            sparse.indices.T, sparse.values, sparse.dense_shape, check_invariants=True
         )
     cells = np.empty(sparse.dense_shape[0], dtype=object)
     for row in range(len(cells)):
@@ -167,19 +158,14 @@ def lists(sparse: Sparse) -> Any:
     return cells
 
 
-def assert_metrics(metrics: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def assert_metrics(metrics, expected):
     expected = decode(expected)
     assert set(metrics) == set(expected)
     for key, value in expected.items():
         assert_allclose(metrics[key].compute(), value, RTOL, ATOL, err_msg=key)
 
 
-def evaluated(
-    head: skest.heads.Head,
-    batches: list[Any],
-    regularization: Any,
-    exact: bool = False,
-) -> dict[str, Any]:
+def evaluated(head, batches, regularization, exact=False):
     metrics = head.metrics(regularization)
     metrics = metrics if exact else as_tensorflow(metrics)
     for batch in batches:
@@ -188,7 +174,7 @@ def evaluated(
     return metrics
 
 
-def check_loss_and_gradient(case: dict[str, Any]) -> None:
+def check_loss_and_gradient(case):
     head, expected = make_head(case["config"]), case["expected"]
     assert head.logits_dimension == expected["logits_dimension"]
     assert head.name == expected["name"]
@@ -210,7 +196,7 @@ def check_loss_and_gradient(case: dict[str, Any]) -> None:
                 assert_allclose(part.grad, gradients[name], RTOL, ATOL)
 
 
-def check_predictions(case: dict[str, Any]) -> None:
+def check_predictions(case):
     head = make_head(case["config"])
     _, logits, _ = raw_batch(case["inputs"]["batches"][0])
     expected = decode(case["expected"]["predictions_batch0"])
@@ -226,7 +212,7 @@ def check_predictions(case: dict[str, Any]) -> None:
             assert_array_equal(actual, value, err_msg=key, strict=True)
 
 
-def check_metrics(case: dict[str, Any]) -> None:
+def check_metrics(case):
     head, inputs = make_head(case["config"]), case["inputs"]
     batches, regularization = inputs["batches"], inputs["regularization_losses"]
     for n_batches in {1, len(batches)}:
@@ -234,7 +220,7 @@ def check_metrics(case: dict[str, Any]) -> None:
         assert_metrics(metrics, metrics_after(case, n_batches))
 
 
-def check_exact_areas(case: dict[str, Any]) -> None:
+def check_exact_areas(case):
     head, inputs = make_head(case["config"]), case["inputs"]
     batches, regularization = inputs["batches"], inputs["regularization_losses"]
     exact = evaluated(head, batches, regularization, exact=True)
@@ -247,7 +233,7 @@ def check_exact_areas(case: dict[str, Any]) -> None:
             assert_allclose(metric.compute(), expected[key], 0, atol, err_msg=key)
 
 
-def check_metrics_of_workers_merge(case: dict[str, Any]) -> None:
+def check_metrics_of_workers_merge(case):
     head, inputs = make_head(case["config"]), case["inputs"]
     batches, regularization = inputs["batches"], inputs["regularization_losses"]
     metrics = as_tensorflow(head.metrics(regularization))
@@ -259,21 +245,21 @@ def check_metrics_of_workers_merge(case: dict[str, Any]) -> None:
 
 
 @groups(NUMBERS)
-def test_numbers(cases: list[Any]) -> None:
+def test_numbers(cases):
     check_each(cases, check_loss_and_gradient, check_predictions)
 
 
 @groups(NUMBERS)
-def test_metrics(cases: list[Any]) -> None:
+def test_metrics(cases):
     check_each(cases, check_metrics, check_exact_areas, check_metrics_of_workers_merge)
 
 
 @groups(SPECS)
-def test_specs(cases: list[Any]) -> None:
+def test_specs(cases):
     check_each(cases, check_evaluation_of_the_spec)
 
 
-def check_evaluation_of_the_spec(case: dict[str, Any]) -> None:
+def check_evaluation_of_the_spec(case):
     """The way of a run: encoded once, then losses and metrics of tensors."""
     head, batches = make_head(case["config"]), case["inputs"]["batches"]
     expected = decode(case["expected"][f"estimator_evaluate_{len(batches)}_batches"])
@@ -293,11 +279,11 @@ def check_evaluation_of_the_spec(case: dict[str, Any]) -> None:
 
 
 @groups(ERRORS)
-def test_errors(cases: list[Any]) -> None:
+def test_errors(cases):
     check_each(cases, check_errors)
 
 
-def check_errors(case: dict[str, Any]) -> None:
+def check_errors(case):
     errors = case["expected"]["error"]
     if errors["init"] != "ok":
         with pytest.raises(error_type(case["id"], errors["init"]["type"])) as raised:
@@ -319,10 +305,10 @@ def check_errors(case: dict[str, Any]) -> None:
         assert type(head).__name__ in str(raised.value)
 
 
-def error_type(case_id: str, name: str) -> type[Exception]:
+def error_type(case_id, name):
     is_type = name == "TypeError" or case_id in WRONG_TYPES
     return TypeError if is_type else ValueError
 
 
-def test_every_case_is_run_or_listed() -> None:
+def test_every_case_is_run_or_listed():
     account_for_all_cases("heads", NUMBERS + ERRORS, NOT_APPLICABLE)

@@ -27,10 +27,7 @@ from tests.golden.test_feature_columns import farmhash  # noqa: F401 (a fixture)
 
 RTOL, ATOL = 1e-5, 1e-6
 
-SETTINGS = {
-    "symmetric_l1_regularization": "l1",
-    "symmetric_l2_regularization": "l2",
-}
+SETTINGS = {"symmetric_l1_regularization": "l1", "symmetric_l2_regularization": "l2"}
 # How the original finds the optimum, or shares the work; there is one optimum only.
 WITHOUT_EFFECT = {"adaptive", "num_loss_partitions", "num_table_shards"}
 ERRORS = {

@@ -6,8 +6,6 @@ have "predict" only. A model of skest takes raw columns and has all signatures: 
 compared with those of the former, inputs with those of the latter.
 """
 
-from typing import Any
-
 import pytest
 
 from skest.feature_columns import FeatureColumns, LinearFeatures, numeric_column
@@ -46,7 +44,7 @@ HEADS = {
 OWN = ("labels", "/labels")
 
 
-def described(tensors: dict[str, Any]) -> dict[str, Any]:
+def described(tensors):
     """Names, types and shapes as the file has them."""
     return {
         name: [info.dtype, [-1 if n is None else n for n in info.shape]]
@@ -55,11 +53,11 @@ def described(tensors: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_signatures() -> None:
+def test_signatures():
     _cases.check_each(_cases.load("tf_signatures"), check_signatures)
 
 
-def check_signatures(case: dict[str, Any]) -> None:
+def check_signatures(case):
     name, receiver = case["id"].split("/")
     head = HEADS[name]
     columns = FeatureColumns([numeric_column("x", 3)])

@@ -2,14 +2,12 @@
 """The output layer that samples classes: distribution, estimates, gradients."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 from torch.testing import assert_close
 
 from skest.heads.sampled_softmax import ClassTable, class_shares, sampled_logits
@@ -17,17 +15,15 @@ from skest.heads.sampled_softmax import ClassTable, class_shares, sampled_logits
 N_CLASSES, WIDTH = 30, 4
 GIVEN = np.random.default_rng(0).integers(1, 50, N_CLASSES)
 each_distribution = pytest.mark.parametrize(
-    "distribution",
-    ["log_uniform", GIVEN],
-    ids=["log_uniform", "given"],
+    "distribution", ["log_uniform", GIVEN], ids=["log_uniform", "given"]
 )
 
 
-def generator(seed: int = 0) -> torch.Generator:
+def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def table(num_sampled: int, distribution: Any = "log_uniform") -> ClassTable:
+def table(num_sampled, distribution="log_uniform"):
     made = ClassTable(
         WIDTH,
         N_CLASSES,
@@ -43,17 +39,17 @@ def table(num_sampled: int, distribution: Any = "log_uniform") -> ClassTable:
     return made
 
 
-def batch(n_rows: int = 3) -> tuple[Tensor, Tensor]:
+def batch(n_rows=3):
     hidden = torch.randn(n_rows, WIDTH, dtype=torch.float64, generator=generator(3))
     return hidden, torch.tensor([[0], [7], [N_CLASSES - 1]])[:n_rows]
 
 
-def others(labels: Tensor, logits: Tensor) -> Tensor:
+def others(labels, logits):
     """Sums of exp over all classes but the label."""
     return logits.exp().scatter(1, labels, 0.0).sum(1)
 
 
-def assert_mean_is(draws: Tensor, expected: Tensor) -> None:
+def assert_mean_is(draws, expected):
     """Draws along dimension 0 have the mean `expected`, within five standard errors."""
     error = draws.std(0) / len(draws) ** 0.5
     assert bool(((draws.mean(0) - expected).abs() <= 5 * error).all())
@@ -63,7 +59,7 @@ def assert_mean_is(draws: Tensor, expected: Tensor) -> None:
 
 
 @each_distribution
-def test_classes_are_drawn_as_often_as_said(distribution: Any) -> None:
+def test_classes_are_drawn_as_often_as_said(distribution):
     n = 20_000
     made = table(n, distribution)
     sample = made(batch()[0])
@@ -79,7 +75,7 @@ def test_classes_are_drawn_as_often_as_said(distribution: Any) -> None:
     st.lists(st.floats(1e-6, 1e6) | st.integers(1, 9), min_size=1, max_size=40),
     st.integers(1, 30),
 )
-def test_every_class_has_its_own_interval(weights: list[float], n: int) -> None:
+def test_every_class_has_its_own_interval(weights, n):
     made = ClassTable(1, len(weights), n, weights)
     edges = made.edges
     assert edges[0] == 0 and edges[-1] == 2**53
@@ -89,23 +85,10 @@ def test_every_class_has_its_own_interval(weights: list[float], n: int) -> None:
     assert sampled.shape == (n,) and 0 <= sampled.min() <= sampled.max() < len(weights)
 
 
-def test_the_generator_decides() -> None:
-    before = torch.get_rng_state()
-    made, again = table(50), table(50)
-    x = batch()[0]
-    assert torch.equal(made(x)["sampled"], again(x)["sampled"])
-    assert not torch.equal(made(x)["sampled"], table(50)(x)["sampled"])
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_wrong_distributions() -> None:
+def test_wrong_distributions():
     for distribution, error, match in [
         ("zipf", ValueError, "must be one of 'log_uniform', 'uniform'; got 'zipf'"),
-        (
-            [1.0, 2.0],
-            ValueError,
-            r"each of the 3 classes; got an array of shape \(2,\)",
-        ),
+        ([1.0, 2.0], ValueError, r"each of the 3 classes; .* an array of shape \(2,\)"),
         ([1, 0, 3], ValueError, "above 1e-15 of their sum; got 0 for class 1"),
         ([1, 1e-17, 1], ValueError, "got 1e-17 for class 1.*a small count, such as 1"),
         (["a", "b", "c"], TypeError, "frequencies of the classes as numbers; got"),
@@ -121,7 +104,7 @@ def test_wrong_distributions() -> None:
 
 
 @each_distribution
-def test_the_partition_function_is_estimated_without_bias(distribution: Any) -> None:
+def test_the_partition_function_is_estimated_without_bias(distribution):
     made, (hidden, labels) = table(20, distribution), batch()
     expected = others(labels, made.eval()(hidden))
     made.train()
@@ -129,7 +112,7 @@ def test_the_partition_function_is_estimated_without_bias(distribution: Any) -> 
     assert_mean_is(torch.stack(draws).exp().sum(2), expected)
 
 
-def test_logits_of_labels_are_exact_and_hits_are_left_out() -> None:
+def test_logits_of_labels_are_exact_and_hits_are_left_out():
     made, (hidden, labels) = table(200, "uniform"), batch()
     sample = made(hidden)
     logits = sampled_logits(labels, sample)
@@ -145,7 +128,7 @@ def test_logits_of_labels_are_exact_and_hits_are_left_out() -> None:
 # Gradients and training
 
 
-def test_gradients_have_the_rows_of_labels_and_draws_only() -> None:
+def test_gradients_have_the_rows_of_labels_and_draws_only():
     made, (hidden, labels) = table(5), batch()
     sample = made(hidden)
     sampled_logits(labels, sample).logsumexp(1).sum().backward()
@@ -155,16 +138,3 @@ def test_gradients_have_the_rows_of_labels_and_draws_only() -> None:
         assert parameter.grad is not None and parameter.grad.is_sparse
         rows = parameter.grad.coalesce().indices()[0]
         assert set(rows.tolist()) == touched
-
-
-# The module
-
-
-def test_initial_values() -> None:
-    made = ClassTable(50, 80, 5, generator=generator())
-    limit = math.sqrt(6 / (50 + 80))  # Glorot
-    assert made.weight.abs().max() <= limit
-    assert made.weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.05)
-    assert not made.bias.any()
-    again = ClassTable(50, 80, 5, generator=generator())
-    assert torch.equal(made.weight, again.weight)

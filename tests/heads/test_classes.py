@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads for classes: vocabularies, ranges, multi-label forms."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -18,7 +16,7 @@ from skest.heads import BinaryClassHead, MultiClassHead, MultiHead, MultiLabelHe
 NAMES = ["cat", "dog", "emu"]
 
 
-def objects(cells: list[Any]) -> np.ndarray:
+def objects(cells):
     array = np.empty(len(cells), dtype=object)
     array[:] = cells
     return array
@@ -27,7 +25,7 @@ def objects(cells: list[Any]) -> np.ndarray:
 # Vocabularies
 
 
-def test_names_become_ids() -> None:
+def test_names_become_ids():
     for container in [
         list,
         np.array,
@@ -48,7 +46,7 @@ def test_names_become_ids() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.text(), min_size=3, max_size=6, unique=True), st.data())
-def test_names_come_back(names: list[str], data: st.DataObject) -> None:
+def test_names_come_back(names, data):
     head = MultiClassHead(len(names), label_vocabulary=names)
     labels = data.draw(st.lists(st.sampled_from(names), min_size=1))
     logits = torch.eye(len(names))[head.encode_labels(objects(labels))[:, 0]]
@@ -56,7 +54,7 @@ def test_names_come_back(names: list[str], data: st.DataObject) -> None:
     assert classes.tolist() == [[name] for name in labels]
 
 
-def test_a_label_outside_the_vocabulary() -> None:
+def test_a_label_outside_the_vocabulary():
     for label in ["gnu", None, ""]:
         head = MultiClassHead(3, label_vocabulary=NAMES)
         with pytest.raises(
@@ -65,22 +63,20 @@ def test_a_label_outside_the_vocabulary() -> None:
             head.encode_labels(np.array(["cat", label, "dog"], dtype=object))
 
 
-def test_a_vocabulary_needs_names() -> None:
+def test_a_vocabulary_needs_names():
     for labels in [[0, 1], [0.0], np.array(["cat", 1], dtype=object)]:
         head = MultiClassHead(3, label_vocabulary=NAMES)
         with pytest.raises(TypeError, match="so its labels must be strings"):
             head.encode_labels(labels)
 
 
-def test_names_need_a_vocabulary() -> None:
+def test_names_need_a_vocabulary():
     for head in [BinaryClassHead(), MultiClassHead(3)]:
-        with pytest.raises(
-            ValueError, match=r"'cat'\. Name the classes with 'label_vocab"
-        ):
+        with pytest.raises(ValueError, match=r"'cat'\. Name the .* with 'label_vocab"):
             head.encode_labels(["cat"])
 
 
-def test_wrong_vocabularies() -> None:
+def test_wrong_vocabularies():
     for vocabulary, error, match in [
         ("ab", ValueError, "must be a list of strings; got 'ab'"),
         ({"a", "b"}, ValueError, "must be a list of strings"),
@@ -97,27 +93,25 @@ def test_wrong_vocabularies() -> None:
 # Ranges
 
 
-def test_range_of_binary_labels() -> None:
+def test_range_of_binary_labels():
     for label in [-1, 2, 1.01, np.nan]:
-        with pytest.raises(
-            ValueError, match=r"BinaryClassHead needs labels in \[0, 1\].*row 1"
-        ):
+        with pytest.raises(ValueError, match=r"BinaryClassHead .* in \[0, 1\].*row 1"):
             BinaryClassHead().encode_labels([0, label])
 
 
-def test_range_of_class_ids() -> None:
+def test_range_of_class_ids():
     for label in [-1, 3]:
         with pytest.raises(ValueError, match=rf"in \[0, 2\].* got {label} in row 2"):
             MultiClassHead(3).encode_labels([0, 1, label])
 
 
-def test_one_hot_labels_are_refused() -> None:
+def test_one_hot_labels_are_refused():
     for head in [BinaryClassHead(), MultiClassHead(3)]:
         with pytest.raises(ValueError, match="rather than one column per class"):
             head.encode_labels(np.eye(3, dtype=int))
 
 
-def test_number_of_classes() -> None:
+def test_number_of_classes():
     for n_classes, error, match in [
         (2, ValueError, "must be greater than 2; got 2. Use BinaryClassHead"),
         (1, ValueError, "at least 3; got 1"),
@@ -127,7 +121,7 @@ def test_number_of_classes() -> None:
             MultiClassHead(n_classes)
 
 
-def test_thresholds() -> None:
+def test_thresholds():
     for thresholds in [[0.0], [0.5, 1.0], [-1], [np.nan]]:
         for make in (
             BinaryClassHead,
@@ -137,19 +131,10 @@ def test_thresholds() -> None:
                 make(thresholds=thresholds)
 
 
-# Predictions
-
-
-def test_small_probabilities_keep_their_digits() -> None:
-    logits = torch.tensor([[50.0]])
-    probabilities = BinaryClassHead().predictions(logits)["probabilities"]
-    assert probabilities[0, 0].item() == pytest.approx(np.exp(-50.0), rel=1e-5)
-
-
 # Several labels at once
 
 
-def test_forms_of_multi_label() -> None:
+def test_forms_of_multi_label():
     for labels in [
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
         np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]], dtype=object),
@@ -166,35 +151,7 @@ def test_forms_of_multi_label() -> None:
         assert encoded.dtype == torch.uint8
 
 
-def test_forms_of_multi_label_with_names() -> None:
-    for labels in [
-        [["emu", "cat"], [], ["dog"]],
-        objects([["emu", "cat"], [], ["dog"]]),
-        pd.Series([["emu", "cat"], [], ["dog"]]),
-        pl.Series([["emu", "cat"], [], ["dog"]]),
-        np.array([[1, 0, 1], [0, 0, 0], [0, 1, 0]]),
-    ]:
-        head = MultiLabelHead(3, label_vocabulary=NAMES)
-        assert head.encode_labels(labels).tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
-
-
-def test_lists_are_ids_and_arrays_are_indicators() -> None:
-    head = MultiLabelHead(2)
-    for lists in (
-        [[0, 1], [1, 0]],
-        ([0, 1], [1]),
-        [np.array([0, 1]), np.array([1, 0])],
-    ):
-        expected = [[1, 1], [int(len(lists[1]) == 2), 1]]
-        series = pd.Series(list(lists))
-        assert head.encode_labels(lists).tolist() == expected
-        assert head.encode_labels(series).tolist() == expected
-    pairs = [[0, 1], [1, 0]]
-    for indicators in (np.array(pairs), pd.DataFrame(pairs), torch.tensor(pairs)):
-        assert head.encode_labels(indicators).tolist() == pairs
-
-
-def test_lists_are_ids_in_a_multi_head_and_in_fit() -> None:
+def test_lists_are_ids_in_a_multi_head_and_in_fit():
     head = MultiLabelHead(3, name="a")
     lists = [[0, 1], [1, 2]]
     for known in (lists, [*lists, None]):
@@ -213,25 +170,13 @@ def test_lists_are_ids_in_a_multi_head_and_in_fit() -> None:
         assert model.fit(X, {"a": lists * 20}).predict(X[:2])["a"].shape == (2, 3)
 
 
-def test_wrong_multi_labels() -> None:
+def test_wrong_multi_labels():
     for labels, error, match in [
-        (
-            np.array([[0, 2, 0]]),
-            ValueError,
-            r"in \[0, 1\], 0 or 1 for every class; got 2 in row 0",
-        ),
+        (np.array([[0, 2, 0]]), ValueError, r"in \[0, 1\], 0 or 1 for .* 2 in row 0"),
         (np.array([[0, 1]]), ValueError, r"shape \(n, 3\); got \(1, 2\)"),
-        (
-            [[1, 0, 1], [0, 0, 0]],
-            ValueError,
-            r"got \[1, 0, 1\], which is 0 or 1 for each",
-        ),
+        ([[1, 0, 1], [0, 0, 0]], ValueError, r"got \[1, 0, 1\], .* is 0 or 1 for each"),
         (pd.Series([[0, 0, 1]]), ValueError, "3 classes. Give indicators as an array"),
-        (
-            [[0.5, 0.2, 1.0]],
-            ValueError,
-            "class ids; got 0.5. Give indicators as an array",
-        ),
+        ([[0.5, 0.2, 1.0]], ValueError, "class ids; got 0.5. Give indicators .* array"),
         ([[0, 3], []], ValueError, r"in \[0, 2\], ids of classes; got 3"),
         ([["cat"], []], ValueError, "Name the classes with 'label_vocabulary'"),
         (objects([[0], None]), TypeError, "a NoneType among the lists of classes"),
@@ -241,7 +186,22 @@ def test_wrong_multi_labels() -> None:
             MultiLabelHead(3).encode_labels(labels)
 
 
-def test_class_based_metrics() -> None:
+def test_wrong_class_based_metrics():
+    for vocabulary, class_, match in [
+        (None, 3, r"must hold ids in \[0, 2\]; got 3"),
+        (None, -1, r"must hold ids in \[0, 2\]; got -1"),
+        (None, "cat", "holds the name 'cat', which needs 'label_vocabulary'"),
+        (NAMES, "gnu", "holds 'gnu', which is not in 'label_vocabulary'"),
+    ]:
+        with pytest.raises(
+            ValueError, match=f"'classes_for_class_based_metrics' .*{match}"
+        ):
+            MultiLabelHead(
+                3, label_vocabulary=vocabulary, classes_for_class_based_metrics=[class_]
+            )
+
+
+def test_class_based_metrics():
     head = MultiLabelHead(3, classes_for_class_based_metrics=[2, 0], name="zoo")
     names = list(head.metrics())
     assert names[-3:] == [
@@ -253,20 +213,3 @@ def test_class_based_metrics() -> None:
         3, label_vocabulary=NAMES, classes_for_class_based_metrics=("dog", 2)
     )
     assert {"auc/dog", "auc/emu"} < set(head.metrics())
-
-
-def test_wrong_class_based_metrics() -> None:
-    for vocabulary, class_, match in [
-        (None, 3, r"must hold ids in \[0, 2\]; got 3"),
-        (None, -1, r"must hold ids in \[0, 2\]; got -1"),
-        (None, "cat", "holds the name 'cat', which needs 'label_vocabulary'"),
-        (NAMES, "gnu", "holds 'gnu', which is not in 'label_vocabulary'"),
-    ]:
-        with pytest.raises(
-            ValueError, match=f"'classes_for_class_based_metrics' .*{match}"
-        ):
-            MultiLabelHead(
-                3,
-                label_vocabulary=vocabulary,
-                classes_for_class_based_metrics=[class_],
-            )

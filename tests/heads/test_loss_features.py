@@ -2,65 +2,41 @@
 """Losses of the user's that read raw features."""
 
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import torch
-from torch import Tensor
 
 from skest import DNNEstimator, Estimator, RunConfig
 from skest import feature_columns as fc
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
-from skest.heads import BinaryClassHead, MultiHead, RegressionHead
+from skest.heads import RegressionHead
 from skest.hooks import Hook
 from skest.inputs import ArrayDataset
 
 
-def scaled_error(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+def scaled_error(labels, logits, features):
     return (labels - logits).abs() * features["scale"]
 
 
 LABELS = [0.0, 0.0, 0.0]
 LOGITS = torch.tensor([[1.0], [2.0], [3.0]])
 SCALE = np.array([1.0, 10.0, 100.0])
-LOSS = (1 * 1 + 2 * 10 + 3 * 100) / 3
 
 
-def head(**options: Any) -> RegressionHead:
+def head(**options):
     return RegressionHead(loss_fn=scaled_error, **options)
 
 
 # Raw features
 
 
-def test_loss_and_metrics_of_raw_features() -> None:
-    for features in [
-        {"scale": SCALE},
-        {"scale": SCALE[:, np.newaxis]},
-        {"scale": torch.tensor(SCALE)},
-        {"scale": torch.tensor(SCALE), "city": np.array(["a", "b", "c"])},
-        pd.DataFrame({"scale": SCALE, "city": ["a", None, "c"]}),
-        pl.DataFrame({"scale": SCALE, "city": ["a", "b", "c"]}),
-    ]:
-        logits = LOGITS.clone().requires_grad_()
-        loss = head().loss(LABELS, logits, features)
-        assert loss.item() == pytest.approx(LOSS) and loss.dtype == torch.float32
-        loss.backward()
-        assert logits.grad is not None
-        assert logits.grad.ravel().tolist() == pytest.approx((SCALE / 3).tolist())
-        metrics = head().metrics()
-        head().update_metrics(metrics, LABELS, LOGITS, features)
-        assert metrics["average_loss"].compute() == pytest.approx(LOSS)
+def test_what_the_function_gets():
+    given = {}
 
-
-def test_what_the_function_gets() -> None:
-    given: dict[str, Tensor] = {}
-
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+    def loss_fn(labels, logits, features):
         given.update(features)
         return (labels - logits).abs()
 
@@ -88,7 +64,7 @@ def test_what_the_function_gets() -> None:
     assert given["gaps"].isnan().ravel().tolist() == [False, True, False]
 
 
-def test_a_missing_feature() -> None:
+def test_a_missing_feature():
     for features, listed in [
         (None, "are none"),
         ({"scales": SCALE}, "are 'scales'"),
@@ -109,7 +85,7 @@ class FirstLoss(Hook):
 
     value: float | None = None
 
-    def after_step(self, run: Any, loss: Tensor) -> None:
+    def after_step(self, run, loss):
         self.value = loss.item() if self.value is None else self.value
 
 
@@ -136,14 +112,14 @@ MODEL_FNS = {
 
 
 @pytest.mark.parametrize(("name", "in_batches"), [("dnn", True), ("combined", False)])
-def test_model_functions_give_raw_features(name: str, in_batches: bool) -> None:
+def test_model_functions_give_raw_features(name, in_batches):
     """The scale itself, though the network gets it standardised."""
 
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+    def loss_fn(labels, logits, features):
         # Nothing but the feature, so that the loss is known.
         return features["scale"] + 0 * logits
 
-    def data() -> Any:
+    def data():
         table = ArrayDataset(TABLE, TARGET, batch_size=20)
         return list(table) if in_batches else table
 
@@ -159,8 +135,8 @@ def test_model_functions_give_raw_features(name: str, in_batches: bool) -> None:
     assert results["average_loss"] == pytest.approx(TABLE["scale"].mean(), rel=1e-6)
 
 
-def test_fit_on_a_frame() -> None:
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+def test_fit_on_a_frame():
+    def loss_fn(labels, logits, features):
         return (labels - logits).abs() + features["scale"]
 
     own = RegressionHead(loss_fn=loss_fn)
@@ -176,10 +152,10 @@ def test_fit_on_a_frame() -> None:
 @pytest.mark.parametrize(
     ("X", "name"), [(RNG.normal(size=(60, 2)), "x"), (TABLE[["scale"]], "scale")]
 )
-def test_fit_on_numbers_only(X: Any, name: str) -> None:
+def test_fit_on_numbers_only(X, name):
     """An array is one column, `x`; a frame of numbers has its names."""
 
-    def loss_fn(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+    def loss_fn(labels, logits, features):
         return features[name][:, :1] + 0 * logits
 
     model = DNNEstimator(RegressionHead(loss_fn=loss_fn), (4,), max_iter=1)
@@ -187,25 +163,3 @@ def test_fit_on_numbers_only(X: Any, name: str) -> None:
     assert results["average_loss"] == pytest.approx(
         np.asarray(X)[:, 0].mean(), rel=1e-5
     )
-
-
-# Several heads
-
-
-def several(**options: Any) -> MultiHead:
-    return MultiHead([head(name="a", **options), BinaryClassHead(name="b")])
-
-
-def test_a_head_among_several() -> None:
-    labels = {"a": [0.0, None, 0.0], "b": [0, 1, 1]}
-    logits = torch.cat([LOGITS, torch.zeros(3, 1)], dim=1)
-    loss = several().loss(labels, logits, {"scale": SCALE})
-    own = (1 * 1 + 3 * 100) / 3
-    assert loss.item() == pytest.approx(own + np.log(2))
-    metrics = several().metrics()
-    several().update_metrics(metrics, labels, logits, {"scale": SCALE})
-    assert metrics["loss/a"].compute() == pytest.approx(own)
-    encoded = several().encode_features({"scale": SCALE}, {})
-    assert set(encoded) == {"a/features"}
-    tensors = several().encode_labels(labels)
-    assert several().compute_loss(tensors, logits, encoded) == loss

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several networks behind a head: the mean of their losses, and of their predictions."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from skest.canned.dnn import mean_logits, member_loss
 from skest.heads import (
     BinaryClassHead,
-    Head,
     LogisticRegressionHead,
     MultiClassHead,
     MultiHead,
@@ -28,11 +24,11 @@ NUMBERS = RNG.uniform(0.1, 0.9, N_ROWS)
 CLASSES = np.arange(N_ROWS) % 2
 
 
-def scaled(labels: Tensor, logits: Tensor, features: Any) -> Tensor:
+def scaled(labels, logits, features):
     return (labels - logits).square() * features["scale"]
 
 
-def several(**options: Any) -> MultiHead:
+def several(**options):
     heads = [
         BinaryClassHead(name="a", **options),
         RegressionHead(2, name="b", loss_fn=scaled, **options),
@@ -48,7 +44,7 @@ GAPS = {
     "c": [2, 1, 0, None, 1, 2, 0, 1],
     "d": NUMBERS,
 }
-HEADS: dict[str, tuple[Any, Any, str]] = {
+HEADS = {
     "binary": (BinaryClassHead, CLASSES, PredictionKeys.PROBABILITIES),
     "classes": (
         lambda **options: MultiClassHead(4, **options),
@@ -71,16 +67,14 @@ HEADS: dict[str, tuple[Any, Any, str]] = {
 }
 
 
-def logits_of(head: Head) -> Tensor:
+def logits_of(head):
     generator = torch.Generator().manual_seed(0)
     shape = (N_MEMBERS, N_ROWS, head.logits_dimension)
     return torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
 @pytest.mark.parametrize(("make", "labels", "_"), HEADS.values(), ids=list(HEADS))
-def test_the_loss_is_the_mean_of_those_of_the_members(
-    make: Any, labels: Any, _: str
-) -> None:
+def test_the_loss_is_the_mean_of_those_of_the_members(make, labels, _):
     for reduction in ["sum_over_batch_size", "sum"]:
         for weight_column in [None, "w"]:
             head = make(weight_column=weight_column, loss_reduction=reduction)
@@ -92,9 +86,7 @@ def test_the_loss_is_the_mean_of_those_of_the_members(
 
 
 @pytest.mark.parametrize(("make", "_", "key"), HEADS.values(), ids=list(HEADS))
-def test_logits_of_all_stand_for_the_mean_prediction(
-    make: Any, _: Any, key: str
-) -> None:
+def test_logits_of_all_stand_for_the_mean_prediction(make, _, key):
     head = make()
     logits = 5 * logits_of(head)
     key_of = {

@@ -1,22 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SampledSoftmaxHead`: loss, predictions, metrics, what it refuses."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from torch import Tensor, nn
+from torch import nn
 from torch.testing import assert_close
 
-from skest.heads import (
-    Head,
-    MultiClassHead,
-    MultiHead,
-    RegressionHead,
-    SampledSoftmaxHead,
-)
+from skest.heads import MultiClassHead, SampledSoftmaxHead
 from skest.heads.sampled_softmax import ClassTable, sampled_logits
 from skest.keys import ModeKeys
 
@@ -25,34 +17,34 @@ LABELS = [4, 0, 19, 7]
 NAMES = [f"class {i}" for i in range(N_CLASSES)]
 
 
-def generator(seed: int = 0) -> torch.Generator:
+def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def head_of(num_sampled: int = 6, **options: Any) -> SampledSoftmaxHead:
+def head_of(num_sampled=6, **options):
     return SampledSoftmaxHead(N_CLASSES, num_sampled, **options)
 
 
-def table_of(head: Head, seed: int = 1) -> ClassTable:
+def table_of(head, seed=1):
     made = head.output_layer(WIDTH, dtype=torch.float64, generator=generator())
     assert isinstance(made, ClassTable)
     made.generator = generator(seed)
     return made
 
 
-def hidden(*shape: int) -> Tensor:
+def hidden(*shape):
     size = (*(shape or (len(LABELS),)), WIDTH)
     return torch.randn(size, dtype=torch.float64, generator=generator(2))
 
 
-def logits_of(n: int = len(LABELS)) -> Tensor:
+def logits_of(n=4):
     return torch.randn(n, N_CLASSES, generator=generator(3))
 
 
 # Loss
 
 
-def test_the_loss_is_softmax_cross_entropy_over_label_and_draws() -> None:
+def test_the_loss_is_softmax_cross_entropy_over_label_and_draws():
     head = head_of()
     sample = table_of(head)(hidden())
     labels = head.encode_labels(LABELS)
@@ -66,14 +58,14 @@ def test_the_loss_is_softmax_cross_entropy_over_label_and_draws() -> None:
 
 
 @pytest.mark.parametrize("distribution", ["log_uniform", range(1, 21)])
-def test_with_more_draws_it_becomes_the_full_loss(distribution: Any) -> None:
-    def loss_and_gradients(head: Head, made: ClassTable) -> Tensor:
+def test_with_more_draws_it_becomes_the_full_loss(distribution):
+    def loss_and_gradients(head, made):
         x = hidden().requires_grad_()
         loss = head.loss(LABELS, made(x))
         parts = torch.autograd.grad(loss, [x, made.weight, made.bias])
         return torch.cat([part.to_dense().flatten() for part in (loss, *parts)])
 
-    def deviation(num_sampled: int) -> float:
+    def deviation(num_sampled):
         head = head_of(num_sampled, class_distribution=distribution)
         made = table_of(head)
         full = loss_and_gradients(head, made.eval()).detach()
@@ -85,7 +77,7 @@ def test_with_more_draws_it_becomes_the_full_loss(distribution: Any) -> None:
     assert few > 3 * more > 9 * many  # a quarter each is expected
 
 
-def test_all_logits_give_what_multi_class_head_gives() -> None:
+def test_all_logits_give_what_multi_class_head_gives():
     head, other = head_of(), MultiClassHead(N_CLASSES)
     z = logits_of()
     assert torch.equal(head.loss(LABELS, z), other.loss(LABELS, z))
@@ -106,7 +98,7 @@ def test_all_logits_give_what_multi_class_head_gives() -> None:
 # Predictions and metrics
 
 
-def test_predictions_of_the_best_classes() -> None:
+def test_predictions_of_the_best_classes():
     head, z = head_of(top_k=3, label_vocabulary=NAMES), logits_of()
     assert list(head.predictions(z)) == [
         "logits",
@@ -130,7 +122,7 @@ def test_predictions_of_the_best_classes() -> None:
     assert digits.tolist() == [[str(i)] for i in order[:, 0]]
 
 
-def test_top_k_accuracy() -> None:
+def test_top_k_accuracy():
     head = head_of(top_k=2, weight_column="w", name="item")
     z = torch.zeros(4, N_CLASSES)
     for row, label in enumerate(LABELS):  # places 1, 2, 3 and 1
@@ -148,42 +140,19 @@ def test_top_k_accuracy() -> None:
     assert results["accuracy/top_2/item"] == 4 / 8
 
 
-def test_unknown_predictions() -> None:
-    for key in ["all_class_ids", "all_classes", "nothing"]:
-        with pytest.raises(ValueError, match=f"has no prediction '{key}'"):
-            head_of().predictions(logits_of(), [key])
-
-
-# As one of several heads
-
-
-def test_it_can_be_one_of_several_heads() -> None:
-    item, price = head_of(name="item"), RegressionHead(name="price")
-    both = MultiHead([item, price])
-    sample = table_of(item)(hidden())
-    logits = {"item": sample, "price": torch.zeros(4, 1, dtype=torch.float64)}
-    labels = both.encode_labels(
-        {"item": [4, None, 19, 7], "price": [1.0, 2.0, 3.0, 4.0]}
-    )
-    loss = both.compute_loss(labels, logits)
-    candidates = sampled_logits(torch.tensor(LABELS)[:, None], sample)
-    losses = candidates.logsumexp(1) - candidates[:, 0]
-    assert_close(loss, losses[[0, 2, 3]].sum() / 4 + 30 / 4)
-
-
 # The specification
 
 
 class Net(nn.Module):
-    def __init__(self, last: nn.Module) -> None:
+    def __init__(self, last):
         super().__init__()
         self.last = last
 
-    def forward(self, x: Tensor) -> Any:
+    def forward(self, x):
         return self.last(x)
 
 
-def spec(head: Head, mode: str, last: nn.Module) -> Any:
+def spec(head, mode, last):
     labels = None if mode == ModeKeys.PREDICT else LABELS
     network = Net(last)
     optimizer = torch.optim.SGD(network.parameters(), 0.1)
@@ -192,7 +161,7 @@ def spec(head: Head, mode: str, last: nn.Module) -> Any:
     )
 
 
-def test_a_network_to_train_needs_the_table() -> None:
+def test_a_network_to_train_needs_the_table():
     head = head_of(name="item")
     with pytest.raises(
         ValueError,
@@ -208,20 +177,13 @@ def test_a_network_to_train_needs_the_table() -> None:
 # What it refuses
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments():
     for arguments, error, match in [
         ({"n_classes": 2}, ValueError, "'n_classes' of .*Use BinaryClassHead"),
         ({"num_sampled": 0}, ValueError, "'num_sampled' of .* at least 1; got 0"),
-        ({"num_sampled": 2.0}, TypeError, "'num_sampled' of .* integer"),
-        ({"top_k": 0}, ValueError, "'top_k' of .* at least 1; got 0"),
         ({"top_k": 21}, ValueError, "'top_k' of .* number of classes, 20; got 21"),
         ({"class_distribution": "x"}, ValueError, "'class_distribution' of .* got 'x'"),
         ({"class_distribution": [1, 2]}, ValueError, r"of the 20 classes; .* \(2,\)"),
-        (
-            {"label_vocabulary": ["a"]},
-            ValueError,
-            "'label_vocabulary' of .* 20 classes",
-        ),
         (
             {"label_vocabulary": ["b", *NAMES[2:], "b"]},
             ValueError,
@@ -236,7 +198,7 @@ def test_wrong_arguments() -> None:
         assert "SampledSoftmaxHead" in str(caught.value)
 
 
-def test_a_sample_is_no_prediction() -> None:
+def test_a_sample_is_no_prediction():
     head = head_of()
     sample = table_of(head)(hidden())
     for call in (
@@ -247,7 +209,7 @@ def test_a_sample_is_no_prediction() -> None:
             call()
 
 
-def test_labels_of_another_shape() -> None:
+def test_labels_of_another_shape():
     head = head_of()
     sample = table_of(head)(hidden())
     with pytest.raises(
@@ -257,6 +219,6 @@ def test_labels_of_another_shape() -> None:
     ):
         head.loss([1, 2, 3], sample)
     with pytest.raises(ValueError, match="needs labels to train or evaluate; got None"):
-        head.compute_loss(None, sample)  # type: ignore[arg-type]
+        head.compute_loss(None, sample)
     with pytest.raises(ValueError, match=r"in \[0, 19\]"):
         head.loss([1, 2, 3, 20], sample)

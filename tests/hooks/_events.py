@@ -9,9 +9,7 @@ def read(directory):
     # Of files that begin in one second, TensorBoard may take a later one for an earlier
     # one ("….10" before "….9"), and would purge what seems to have been repeated.
     return EventAccumulator(
-        str(directory),
-        size_guidance=dict.fromkeys(KINDS, 0),
-        purge_orphaned_data=False,
+        str(directory), size_guidance=dict.fromkeys(KINDS, 0), purge_orphaned_data=False
     ).Reload()
 
 

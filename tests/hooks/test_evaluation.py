@@ -50,14 +50,3 @@ def test_wrong_arguments():
     ]:
         with pytest.raises(error, match=match):
             InMemoryEvaluatorHook(*arguments)
-
-
-# What TensorBoard shows
-
-
-@pytest.fixture
-def estimator(tmp_path):
-    config = RunConfig(
-        random_seed=0, save_checkpoints_steps=2, keep_checkpoint_max=None
-    )
-    return Estimator(model_fn, tmp_path, config).train(table_fn(num_epochs=2))

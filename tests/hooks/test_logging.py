@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
 from skest import DNNRegressor, Estimator, RunConfig
 from skest.hooks import (
@@ -16,12 +15,7 @@ from skest.hooks import (
     StepCounterHook,
     Timer,
 )
-from tests._models import (
-    FakeClock,
-    assert_same_checkpoint,
-    model_fn,
-    table_fn,
-)
+from tests._models import FakeClock, assert_same_checkpoint, model_fn, table_fn
 
 
 def messages(caplog):
@@ -98,13 +92,6 @@ def test_a_bar_shows_steps_and_loss(monkeypatch, capsys):
         Estimator(model_fn).train(table_fn(), [bar])
 
 
-def test_a_bar_changes_no_fit():
-    X, y = np.random.default_rng(0).normal(size=(120, 2)), np.arange(120.0)
-    model = DNNRegressor(4, max_iter=2, random_state=0).fit(X, y)
-    other = clone(model).set_params(hooks=[ProgressBarHook()]).fit(X, y)
-    np.testing.assert_array_equal(model.predict(X), other.predict(X))
-
-
 # When it is due
 
 
@@ -134,23 +121,6 @@ def test_every_secs():
     clock = FakeClock(now=1000.0)
     timer = Timer(every_secs=1.0, clock=clock)
     assert due_at(timer, range(1, 9), clock, secs_per_step=0.5) == [1, 3, 5, 7]
-
-
-def test_the_speed_between_two_events():
-    clock = FakeClock(now=1000.0)
-    timer = Timer(every_steps=10, clock=clock)
-    assert timer.steps_per_sec is None
-    for now, step, speed in (
-        (1000.0, 0, None),
-        (1002.0, 10, 5.0),
-        (1003.0, 30, 20.0),
-        (1003.0, 40, None),  # the clock has not moved
-        (1004.0, 10, None),  # training went back
-        (1005.0, 20, 10.0),
-    ):
-        clock.now = now
-        timer.mark(step)
-        assert timer.steps_per_sec == speed
 
 
 def test_exactly_one_positive_interval():

@@ -4,12 +4,7 @@ import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.hooks import Hook, LRScheduleHook
-from tests._models import (
-    linear,
-    model_fn,
-    squared_loss,
-    table_fn,
-)
+from tests._models import linear, model_fn, squared_loss, table_fn
 
 ENDLESS = table_fn(num_epochs=None)
 

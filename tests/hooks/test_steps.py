@@ -5,31 +5,10 @@ import pytest
 
 from skest import Estimator, RunConfig
 from skest.checkpoints.store import DirectoryStore
-from skest.hooks import (
-    EpochwiseHook,
-    FinalOpsHook,
-    GlobalStepWaiterHook,
-    Run,
-    StopAtStepHook,
-)
+from skest.hooks import EpochwiseHook, FinalOpsHook, GlobalStepWaiterHook, Run
 from tests._models import N_ROWS, At, Recorder, model_fn, raising, table_fn
 from tests.checkpoints.test_store import checkpoint_of
 from tests.hooks.test_base import SPEC
-
-
-def test_where_training_stops_after_four_steps():
-    for arguments, last in [
-        ({"num_steps": 6}, 10),
-        ({"last_step": 6}, 6),
-        ({"last_step": 4}, 4),
-        # tf.estimator takes one step too many here.
-        ({"last_step": 3}, 4),
-    ]:
-        estimator = Estimator(model_fn).train(table_fn(num_epochs=None), steps=4)
-        hook = StopAtStepHook(**arguments)
-        estimator.train(table_fn(num_epochs=None), hooks=[hook])
-        assert estimator.checkpoint.global_step == last
-
 
 # Waiting
 
@@ -60,14 +39,6 @@ def test_reads_the_step_of_checkpoints(tmp_path, monkeypatch):
     hook.begin(run)
     hook.before_step(run)
     assert slept == [0.5, 0.5]
-
-
-@pytest.mark.parametrize("wait_until_step", [0, 3])
-def test_a_training_that_is_there_does_not_wait(tmp_path, monkeypatch, wait_until_step):
-    estimator = Estimator(model_fn, tmp_path).train(table_fn(), steps=3)
-    monkeypatch.setattr("time.sleep", None)
-    estimator.train(table_fn(), [GlobalStepWaiterHook(wait_until_step)], steps=1)
-    assert estimator.checkpoint.global_step == 4
 
 
 def test_wrong_arguments_of_waiting():
@@ -104,14 +75,6 @@ def test_epochs_are_passes_over_the_table(seeded):
     seeded.train(table_fn(batch_size=8, num_epochs=2), hooks=[hook])
     assert N_ROWS == 20
     assert hook.calls == [("begin", 0), ("end", 3), ("begin", 3), ("end", 6)]
-
-
-def test_the_last_epoch_may_be_short_and_the_next_run_begins_anew(seeded):
-    hook = Epochs()
-    for _ in range(2):
-        seeded.train(table_fn(batch_size=8, num_epochs=None), hooks=[hook], steps=4)
-    first = [("begin", 0), ("end", 3), ("begin", 3), ("end", 4)]
-    assert hook.calls == [*first, ("begin", 4), ("end", 7), ("begin", 7), ("end", 8)]
 
 
 @pytest.mark.parametrize("step", [3, 5])

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
-from skest.engine.recorded.step import GraphStep
+from skest import Estimator, EstimatorSpec, RunConfig
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import Hook, LRScheduleHook, SummarySaverHook
-from skest.hooks.summary_saver import learning_rates
 from tests._models import (
     At,
     Recorder,
@@ -63,13 +61,6 @@ def test_training_is_the_same_bit_for_bit(tmp_path, network):
     )
 
 
-def test_no_summaries(tmp_path):
-    estimator = Estimator(model_fn, tmp_path, config(None)).train(ENDLESS, steps=3)
-    estimator.evaluate(table_fn())
-    assert not event_files(tmp_path)
-    assert not event_files(estimator.eval_dir())
-
-
 def test_the_learning_rate_is_that_of_the_step(tmp_path):
     rates = [1 / 2**i for i in range(4)]
     schedule = LRScheduleHook(lambda step: rates[step])
@@ -110,38 +101,12 @@ def test_histograms(tmp_path):
     assert list(scalars(tmp_path)["loss"]) == [1, 3]  # both hooks, each value once
 
 
-@pytest.mark.parametrize(
-    ("execution", "histograms"),
-    [("eager", "gradients"), ("graph", "variables"), ("graph", "gradients")],
-)
-def test_only_steps_with_gradients_are_eager(
-    tmp_path, monkeypatch, execution, histograms
-):
-    steps = []
-    call = GraphStep.__call__
-    monkeypatch.setattr(
-        GraphStep, "__call__", lambda s, *a: steps.append(1) or call(s, *a)
-    )
-    hook = SummarySaverHook(save_steps=10, histograms=histograms, output_dir=tmp_path)
-    recorder = Recorder()
-    estimator = Estimator(model_fn, config=config(None, execution=execution))
-    estimator.train(ENDLESS, [hook, recorder], steps=30)
-    n_watched = 3 if histograms == "gradients" else 0
-    assert len(steps) == (0 if execution == "eager" else 30 - n_watched)
-    plain = Recorder()
-    Estimator(model_fn, config=config(None)).train(ENDLESS, [plain], steps=30)
-    assert recorder.losses == plain.losses
-
-
 def test_summaries_of_the_model(tmp_path):
     def with_summaries(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)
 
         def summaries(labels, logits, features):
-            return {
-                "again": squared_loss(labels, logits, features),
-                "logits": logits,
-            }
+            return {"again": squared_loss(labels, logits, features), "logits": logits}
 
         return EstimatorSpec(**vars(spec) | {"summaries": summaries})
 
@@ -216,18 +181,6 @@ def test_a_training_that_goes_on_draws_one_line(tmp_path):
     assert list(scalars(tmp_path)["loss"]) == [1, 3, 5, 6, 9, 11]
 
 
-@pytest.mark.parametrize("error", [OSError("broken"), KeyboardInterrupt()])
-def test_files_are_closed_whatever_happens(tmp_path, error):
-    runs = []
-    hook = At(3, raising(error))
-    estimator = Estimator(model_fn, tmp_path, config(1))
-    with pytest.raises(type(error)):
-        estimator.train(ENDLESS, [At(1, runs.append), hook])
-    (run,) = runs
-    assert run.summary._file is None
-    assert list(scalars(tmp_path)["loss"]) == [1, 2]
-
-
 def test_without_tensorboard(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with caplog.at_level(logging.INFO, "skest"):
@@ -247,35 +200,3 @@ def test_unknown_histograms():
     for unknown in ("weights", ["variables", "activations"]):
         with pytest.raises(ValueError, match=message):
             SummarySaverHook(save_steps=1, histograms=unknown)
-
-
-# Names of learning rates
-
-
-def spec_of(network, *groups):
-    optimizer = torch.optim.SGD([{"params": params, "lr": lr} for params, lr in groups])
-    return EstimatorSpec(
-        ModeKeys.TRAIN, network=network, loss=squared_loss, optimizer=optimizer
-    )
-
-
-def test_groups_have_the_path_of_their_module():
-    for split, names in [
-        (lambda n: ([*n[0].parameters()], [*n[1].parameters()]), ("0", "1")),
-        (lambda n: ([*n[0].parameters()], [*n[1][0].parameters()]), ("0", "1/0")),
-        (lambda n: ([n[0].weight], [n[0].bias]), ("0", "1")),  # the same module
-        (
-            lambda n: ([n[0].weight, n[1][0].weight], [n[0].bias]),
-            ("0", "1"),
-        ),  # the root
-        (lambda n: ([n[0].weight], [nn.Parameter(torch.ones(1))]), ("0", "1")),
-    ]:
-        network = nn.Sequential(
-            nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-        )
-        first, second = split(network)
-        rates = learning_rates(spec_of(network, (first, 0.5), (second, 0.25)))
-        assert rates == {
-            f"learning_rate/{names[0]}": 0.5,
-            f"learning_rate/{names[1]}": 0.25,
-        }

@@ -94,19 +94,6 @@ def test_generator_rows_become_batches():
         assert [labels.tolist() for _, labels in batches] == [[0, 1], [2, 3], [4]]
 
 
-def test_generator_rows_without_labels():
-    for values, expected in [
-        ([np.ones(3), np.zeros(3)], (2, 3)),
-        ([1.0, 2.0], (2,)),
-        ([[1, 2], [3, 4]], (2, 2)),
-        ([], None),
-    ]:
-        batches = list(generator_input_fn(lambda values=values: iter(values))())
-        assert [batch.shape for batch in batches] == (
-            [] if expected is None else [expected]
-        )
-
-
 def test_generator_checks():
     for arguments, error, message in [
         ((rows(),), TypeError, "'rows' must be a function .*without calling it"),
@@ -115,6 +102,3 @@ def test_generator_checks():
     ]:
         with pytest.raises(error, match=message):
             generator_input_fn(*arguments)
-
-
-# Calling

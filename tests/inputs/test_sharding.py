@@ -17,7 +17,6 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from skest.distributed import ClusterSpec, TaskConfig
 from skest.inputs import (
     ArrayDataset,
     InputContext,
@@ -26,7 +25,7 @@ from skest.inputs import (
     parquet_input_fn,
 )
 from skest.inputs.batches import Source
-from skest.inputs.sharding import call_sharded, context_of, shard
+from skest.inputs.sharding import call_sharded, shard
 
 N = 37
 
@@ -90,25 +89,17 @@ MAKERS = {
     "table": lambda f: table(),
     "shuffled table": lambda f: table(shuffle=True, seed=1),
     "list": lambda f: batches(),
-    "iterator": lambda f: iter(batches()),
     "generator": lambda f: (batch for batch in batches()),
     "pipeline of rows": lambda f: Pipeline(range(N)).batch(4),
     "pipeline of a function": lambda f: Pipeline(lambda: iter(range(N))).batch(4),
-    "pipeline of an iterator": lambda f: Pipeline(iter(range(N))).batch(4),
     "pipeline with all": lambda f: (
         Pipeline(range(N)).map(abs).cache().shuffle(9).batch(4).prefetch(2)
     ),
-    "pipeline of a table": lambda f: Pipeline(table(shuffle=True)).prefetch(),
     "pipeline of a loader": lambda f: Pipeline(DataLoader(Numbers(), 4, shuffle=True)),
-    "pipeline of a stream": lambda f: Pipeline(DataLoader(Stream(), 4)),
-    "pipeline of a pipeline": lambda f: Pipeline(Pipeline(range(N)).shuffle(9)).batch(
-        4
-    ),
     "parquet": lambda f: from_files(f, parquet_input_fn, "parquet", False),
     "shuffled parquet": lambda f: from_files(f, parquet_input_fn, "parquet", True),
     "csv": lambda f: from_files(f, csv_input_fn, "csv", True),
     "loader": lambda f: DataLoader(Numbers(), 4),
-    "shuffled loader": lambda f: DataLoader(Numbers(), 4, shuffle=True),
     "seeded loader": lambda f: DataLoader(
         Numbers(), 4, shuffle=True, generator=torch.Generator().manual_seed(1)
     ),
@@ -243,11 +234,7 @@ def test_a_pipeline_with_a_shard_is_left_alone():
 
 def test_what_cannot_be_divided():
     for data, error, message in [
-        (
-            ArrayDataset(np.ones((2, 1))),
-            ValueError,
-            r"3 workers can't share 2 row\(s\)",
-        ),
+        (ArrayDataset(np.ones((2, 1))), ValueError, r"3 workers can't .* 2 row\(s\)"),
         (Pipeline([1, 2]), ValueError, r"3 workers can't share 2 element\(s\)"),
         (DataLoader(Numbers(2)), ValueError, r"3 workers can't share 2 row\(s\)"),
         (np.ones((4, 1)), TypeError, "must return an ArrayDataset or an iterable"),
@@ -272,17 +259,3 @@ def test_an_input_fn_that_names_the_context_divides_by_itself():
     half = list(call_sharded(lambda: batches(), context))
     assert len(half) == len(batches()) // 2
     assert len(call_sharded(lambda: batches(), None)) == len(batches())
-
-
-def test_tasks_that_train_have_a_part_each():
-    jobs = {"chief": 1, "helper": 2, "worker": 3, "ps": 2}
-    cluster = ClusterSpec(
-        {job: [f"{job}{i}:1" for i in range(n)] for job, n in jobs.items()}
-    )
-    tasks = [TaskConfig(job, i, cluster) for job, n in jobs.items() for i in range(n)]
-    found = [context_of(task) for task in tasks]
-    part = dict(enumerate(contexts(4)))
-    assert found == [part[0], None, None, part[1], part[2], part[3], None, None]
-    alone = ClusterSpec({"chief": ["c:1"], "ps": ["p:1"]})
-    for task in (TaskConfig(), TaskConfig("evaluator"), TaskConfig("chief", 0, alone)):
-        assert context_of(task) is None

@@ -1,16 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets and loaders of ``torch.utils.data`` as what an ``input_fn`` returns."""
 
-from itertools import chain
-
 import pytest
 import torch
-from torch.utils.data import (
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    TensorDataset,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
@@ -70,8 +63,6 @@ EXPECTED = losses(table_fn())
     "input_fn",
     [
         lambda: DataLoader(TENSORS, batch_size=4),
-        lambda: DataLoader(Batches(), batch_size=None),
-        lambda: Batches(),
         lambda: Pipeline(TENSORS).batch(4),
         lambda: Pipeline(Stream()).batch(4).prefetch(),
         lambda: Pipeline(Batches()).unbatch().batch(4),
@@ -118,25 +109,6 @@ def test_an_interrupted_training_goes_on_in_the_same_order(input_fn):
     train()
     assert recorder.losses == losses
     assert_same_checkpoint(estimator.checkpoint, whole)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"num_workers": 1, "persistent_workers": True}]
-)
-def test_a_pipeline_of_a_loader_has_a_seed_for_every_pass(options):
-    def make():
-        loader = DataLoader(range(12), batch_size=3, shuffle=True, **options)
-        return Pipeline(loader).repeat(3).prefetch(2)
-
-    pipeline = make()
-    order = torch.stack(list(pipeline)).tolist()
-    assert torch.stack(list(pipeline)).tolist() == order
-    passes = [list(chain(*order[i : i + 4])) for i in (0, 4, 8)]
-    assert all(sorted(rows) == list(range(12)) for rows in passes)
-    assert passes[0] != passes[1] != passes[2] != passes[0]
-    for n_taken in (1, 5, 11):
-        rest = make().resumed(n_taken, pipeline.seeds)
-        assert torch.stack(list(rest)).tolist() == order[n_taken:]
 
 
 def test_a_dataset_of_samples_is_no_iterable_of_batches():

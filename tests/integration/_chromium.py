@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from typing import Any
 
 EXECUTABLE = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 
@@ -20,12 +19,12 @@ class Chromium:
         An empty directory for its files.
     """
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile):
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
         self._buffer, self._n_sent = b"", 0
 
-        def place_pipes() -> None:  # it reads descriptor 3 and writes 4
+        def place_pipes():  # it reads descriptor 3 and writes 4
             high = [os.dup(to_browser), os.dup(from_browser)]
             for source, target in zip(high, (3, 4), strict=True):
                 os.dup2(source, target)
@@ -49,20 +48,20 @@ class Chromium:
             "Target.attachToTarget", targetId=page, flatten=True
         )["sessionId"]
 
-    def __enter__(self) -> "Chromium":
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, *exception):
         self._process.terminate()
         self._process.wait(20)
         os.close(self._write)
         os.close(self._read)
 
-    def open(self, url: str) -> None:
+    def open(self, url):
         """Go to a page."""
         self._call("Page.navigate", url=url)
 
-    def evaluate(self, expression: str) -> Any:
+    def evaluate(self, expression):
         """Return the value of an expression of JavaScript, or of its promise."""
         found = self._call(
             "Runtime.evaluate",
@@ -73,12 +72,12 @@ class Chromium:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def screenshot(self) -> bytes:
+    def screenshot(self):
         """Return a picture of the page, as PNG."""
         found = self._call("Page.captureScreenshot", captureBeyondViewport=True)
         return base64.b64decode(found["data"])
 
-    def _call(self, method: str, **params: Any) -> Any:
+    def _call(self, method, **params):
         self._n_sent += 1
         message = {"id": self._n_sent, "method": method, "params": params}
         if hasattr(self, "_session"):
@@ -90,7 +89,7 @@ class Chromium:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def _next(self) -> Any:
+    def _next(self):
         while b"\0" not in self._buffer:
             received = os.read(self._read, 2**16)
             assert received, "Chromium ended"

@@ -110,10 +110,7 @@ CASES = {
     "clipped": (DNN, {"clip_norm": [0.1, None], "batch_norm": [True] * 2}),
     "schedule of steps": (
         DNN,
-        {
-            "learning_rate": [[0.01] * 12, [0.02] * 21],
-            "max_steps": [11, None],
-        },
+        {"learning_rate": [[0.01] * 12, [0.02] * 21], "max_steps": [11, None]},
     ),
     "members": (DNN, {**RATES, "n_members": [3] * 2, "dropout": [0.1] * 2}),
     "max_steps": (DNN, {"max_steps": [3, 7, None], "optimizer": ["adagrad"] * 3}),
@@ -266,10 +263,7 @@ def test_ctrl_c_leaves_what_is_done(table):
     [
         ({"on_error": "ignore"}, "'on_error' must be 'raise' or 'return'"),
         ({"rows": [[0, 1]]}, "'rows' must have an entry for each of the 2 estimators"),
-        (
-            {"rows": [[0, 1], [0, 999]]},
-            "rows.1. has row 999, but the table has .* rows",
-        ),
+        ({"rows": [[0, 1], [0, 999]]}, "rows.1. has row 999, but .* table has .* rows"),
         ({"rows": [[0, 1], []]}, r"the numbers of some rows; got rows\[1\] of type"),
         ({"n_jobs": 0}, "n_jobs == 0"),
         ({"max_members": 0}, "'max_members' .* of at least 1"),

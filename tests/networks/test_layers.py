@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+
 import copy
+import math
 
 import pytest
 import torch
@@ -8,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from skest.networks import ACTIVATIONS, BatchNorm, Dropout, get_activation
+from skest.networks import (
+    ACTIVATIONS,
+    DNN,
+    BatchNorm,
+    Combined,
+    Dropout,
+    get_activation,
+)
 
 
 def make(n=3, dtype=torch.float64, **options):
@@ -145,7 +154,59 @@ def test_names():
 
 def test_unknown_names_are_refused():
     for name in ["Relu6", "", None, 3]:
-        with pytest.raises(
-            ValueError, match="'activation' must be a function or one of elu"
-        ):
+        with pytest.raises(ValueError, match="'activation' must be a .* or one of elu"):
             get_activation(name)
+
+
+class Inputs(nn.Module):
+    """Passes the dense input through."""
+
+    def __init__(self, out_features):
+        super().__init__()
+        self.out_features = out_features
+
+    def forward(self, features):
+        return features
+
+
+def n_parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_dropout_draws_from_the_generator_of_its_layers_in_training():
+    network = DNN(Inputs(8), (200, 200), 1, dropout=0.5)
+    x = torch.ones(1, 8)
+
+    def hidden(seed):
+        generator = torch.Generator().manual_seed(seed)
+        for i in range(2):
+            getattr(network, f"dropout_{i}").generator = generator
+        return network.hidden(x)
+
+    assert torch.equal(hidden(0), hidden(0))
+    assert not torch.equal(hidden(0), hidden(1))
+    network.eval()
+    assert torch.equal(hidden(0), hidden(1))
+
+
+def test_initial_values():
+    generator = torch.Generator().manual_seed(0)
+    before = torch.get_rng_state()
+    network = DNN(Inputs(50), (80,), 1, generator=generator)
+    assert torch.equal(torch.get_rng_state(), before)
+    limit = math.sqrt(6 / (50 + 80))  # Glorot
+    weight = network.hidden_0.weight
+    assert weight.abs().max() <= limit
+    assert weight.std().item() == pytest.approx(limit / math.sqrt(3), rel=0.05)
+    assert not network.hidden_0.bias.any()
+    assert not network.logits.bias.any()
+    again = DNN(Inputs(50), (80,), 1, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(again.hidden_0.weight, weight)
+
+
+# Combined and Baseline
+
+
+def test_both_missing():
+    with pytest.raises(ValueError, match="needs a linear network or a DNN"):
+        Combined(None, None)

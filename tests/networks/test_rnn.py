@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from skest import feature_columns as fc
 from skest.networks import CELL_TYPES, RNN
@@ -57,25 +56,6 @@ def test_equals_a_loop_over_the_steps(cell_type, units):
         torch.testing.assert_close(logits[i], expected)
 
 
-@cells
-def test_padding_does_not_matter(cell_type):
-    rnn = network((4, 3), cell_type)
-    encoded = features()
-    logits = rnn(encoded)
-    logits.sum().backward()
-    trained = [p for p in rnn.parameters() if p.requires_grad]
-    gradients = [p.grad.clone() for p in trained]
-    rnn.zero_grad()
-    sequence = encoded["sequence"]
-    steps = nn.functional.pad(sequence["s"], (0, 0, 0, 4))
-    behind = torch.arange(7) >= sequence["s_length"][:, None]
-    sequence["s"] = steps.masked_fill(behind[:, :, None], 77.0)
-    torch.testing.assert_close(rnn(encoded), logits)
-    rnn(encoded).sum().backward()
-    for parameter, gradient in zip(trained, gradients, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient)
-
-
 def test_the_context_holds_for_every_step():
     rnn = network()
     other = rnn(features(c=np.array([1.0, 2.0, 9.0, 9.0])))
@@ -91,8 +71,7 @@ def test_initial_values(cell_type):
     limit = (6 / (3 + gates)) ** 0.5
     assert 0.9 * limit < layer.weight_ih_l0.abs().max() <= limit
     torch.testing.assert_close(
-        layer.weight_hh_l0.T @ layer.weight_hh_l0,
-        torch.eye(50, dtype=torch.float64),
+        layer.weight_hh_l0.T @ layer.weight_hh_l0, torch.eye(50, dtype=torch.float64)
     )
     bias = (layer.bias_ih_l0 + layer.bias_hh_l0).tolist()
     forget = [1.0] * 50 if cell_type == "lstm" else [0.0] * 50
@@ -105,10 +84,7 @@ def test_initial_values(cell_type):
 def test_bad_parameters():
     for params, message in [
         ({"units": ()}, "'units' of RNN must have at least one layer"),
-        (
-            {"cell_type": "rnn"},
-            "'cell_type' of RNN must be one of 'simple_rnn', 'lstm'",
-        ),
+        ({"cell_type": "rnn"}, "'cell_type' of RNN must be .* of 'simple_rnn', 'lstm'"),
     ]:
         with pytest.raises(ValueError, match=message):
             network(**params)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dual coordinate ascent: optimality, its state, and what it refuses."""
 
-import copy
 import math
 
 import numpy as np
@@ -11,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skest.optimizers.dual_ascent import DualAscent, Examples, _logistic_dual
-from skest.optimizers.state import load_named_state, named_state
 
 LOSSES = ("logistic", "squared")
 
@@ -123,37 +121,6 @@ def test_logistic_dual_is_the_root(label, score, share, curvature):
     # How far the root is, by the slope there; rounding of t is amplified by it too.
     assert abs(residual) / (1 + curvature * p * (1 - p)) < 1e-9
     assert label - 1 <= new <= label
-
-
-@pytest.mark.parametrize(
-    ("dtype", "way"),
-    [
-        (torch.float32, "state_dict"),
-        (torch.float64, "named_state"),
-        (torch.float64, "deepcopy"),
-    ],
-)
-def test_restored_state_continues(dtype, way):
-    examples, params = problem(dtype=dtype), parameters(dtype)
-    optimizer = DualAscent(params, "logistic", 0.2)
-    run(optimizer, rows(examples, slice(0, 7)), 3)
-    twins = copy.deepcopy(params)
-    fresh = DualAscent(twins, "logistic", 0.2)
-    if way == "deepcopy":
-        twins, fresh = copy.deepcopy((params, optimizer))
-    elif way == "state_dict":
-        fresh.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    else:
-        state = named_state(optimizer, named(params))
-        load_named_state(fresh, named(twins), *copy.deepcopy(state))
-    for some in (optimizer, fresh):
-        run(some, examples, 3)
-    for one, twin in zip(params, twins, strict=True):
-        assert torch.equal(one, twin)
-        for name, slot in optimizer.state[one].items():
-            assert torch.equal(slot, fresh.state[twin][name])
-            assert slot.dtype == fresh.state[twin][name].dtype
-    assert optimizer.state[params[0]]["example_ids"].tolist() == examples.ids.tolist()
 
 
 def test_a_weight_is_a_number_of_examples():

@@ -35,24 +35,6 @@ def test_restored_training_is_bit_identical(name):
                     assert torch.equal(value, saved(fresh, twin)[0][key])
 
 
-def test_state_is_addressed_by_name():
-    network = Network(tables=True)
-    optimizer = make_optimizer("adam", network.parameters(), 0.5)
-    train(network, optimizer, 0, 1)
-    tensors, scalars = saved(optimizer, network)
-    slots = ["exp_avg", "exp_avg_sq", "step"]
-    used = ["hidden", "table"]
-    assert sorted(tensors) == [f"{name}/{slot}" for name in used for slot in slots]
-    assert tensors["table/exp_avg"].shape == network.table.shape
-    assert tensors["table/step"].shape == ()
-    assert scalars["class"] == "Adam"
-    (group,) = scalars["param_groups"]
-    assert group["params"] == ["table", "hidden", "late"]
-    assert group["options"]["lr"] == 0.5
-    assert group["options"]["betas"] == [0.9, 0.999]
-    assert group["options"].keys().isdisjoint({"params", "fused", "foreach"})
-
-
 def test_options_come_back_in_their_types():
     network = Network()
     optimizer = make_optimizer("adam", network.parameters(), betas=(0.5, 0.25))

@@ -4,7 +4,6 @@
 import functools
 import re
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +11,6 @@ from torch import nn
 from skest.optimizers import make_optimizer, make_optimizers
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
-from skest.optimizers.schedules import missing_function_lrs
 from tests._optimizers import NAMES, Network, train, weights
 
 optim = torch.optim
@@ -42,25 +40,6 @@ def test_names_and_their_defaults():
             assert type(optimizer) is cls
             group = optimizer.param_groups[0]
             assert {key: group[key] for key in defaults} == defaults
-
-
-def test_momentum_multiplies_by_the_rate_after_it_accumulates():
-    """The documented rule; that of Keras multiplies before."""
-    for rates, here, keras in [([0.1, 0.01], -0.119, -0.2), ([0.1, 0.1], -0.29, -0.29)]:
-        weight = torch.zeros(1, requires_grad=True)
-        optimizer = make_optimizer(
-            "momentum", [weight], lambda step, rates=rates: rates[min(step, 1)]
-        )
-        (scheduler,) = missing_function_lrs([optimizer], [])
-        velocity = of_keras = 0.0
-        for rate in rates:
-            weight.grad = torch.ones(1)
-            optimizer.step()
-            scheduler.step()
-            velocity = 0.9 * velocity - rate
-            of_keras += velocity
-        assert weight.item() == pytest.approx(here)
-        assert of_keras == pytest.approx(keras)
 
 
 def test_lr_is_another_name_of_the_rate():
@@ -127,19 +106,6 @@ def test_row_tables_are_wrapped():
         }.get(form, network.parameters())
         optimizer = optim.Adam if form == "callable" else "adam"
         assert type(make_optimizer(optimizer, params)) is RowSparse
-
-
-def test_implementation():
-    for tables in [False, True]:
-        for name, dense, with_tables in [
-            ("adagrad", "fused", "fused"),
-            ("adam", "fused", "foreach"),
-            ("adamw", "fused", "foreach"),
-            ("momentum", "foreach", "foreach"),
-            ("rmsprop", "foreach", "foreach"),
-        ]:
-            optimizer = make_optimizer(name, Network(tables).parameters())
-            assert optimizer.param_groups[0][with_tables if tables else dense] is True
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -236,17 +202,8 @@ def test_wrong_arguments():
         ({"optimizer": "adama"}, ValueError, r"'adama'.*'adagrad', 'adam', 'adamw'"),
         ({"optimizer": 3}, TypeError, "a name, .*class or a callable.*got 3"),
         ({"optimizer": lambda params: None}, TypeError, "must return .*got None"),
-        (
-            {"learning_rate": 0.0},
-            ValueError,
-            "'learning_rate' .* number greater than 0",
-        ),
-        ({"learning_rate": np.nan}, ValueError, "'learning_rate'.*got nan"),
-        (
-            {"learning_rate": "auto"},
-            TypeError,
-            "'learning_rate' .* must be a",
-        ),
+        ({"learning_rate": 0.0}, ValueError, "'learning_rate' .* number greater .* 0"),
+        ({"learning_rate": "auto"}, TypeError, "'learning_rate' .* must be a"),
         (
             {"learning_rate": lambda step: -0.5},
             ValueError,

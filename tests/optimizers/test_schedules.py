@@ -50,9 +50,7 @@ def test_what_is_no_rate_is_refused_with_its_step():
             optimizer, lambda step, rate=rate: rate if step == 2 else 0.1
         )
         run(optimizer, scheduler, 1)
-        with pytest.raises(
-            error, match="'learning_rate' of step 2 must be a finite number"
-        ):
+        with pytest.raises(error, match="'learning_rate' of step 2 .* a finite number"):
             run(optimizer, scheduler, 1)
 
 
@@ -60,9 +58,7 @@ def test_a_function_and_a_scheduler_for_one_optimizer_are_refused():
     for wrap in [False, True]:
         inner = make_optimizer("adam", [torch.zeros(1, requires_grad=True)], halving)
         scheduler = lr_scheduler.StepLR(inner, 2)
-        with pytest.raises(
-            ValueError, match=r"has a StepLR for it as well. Give only one"
-        ):
+        with pytest.raises(ValueError, match=r"has a StepLR .* as well. Give only one"):
             missing_function_lrs([RowSparse(inner) if wrap else inner], [scheduler])
 
 
@@ -95,10 +91,7 @@ def test_a_scheduler_that_waits_for_a_metric_is_refused():
 
 def test_what_makes_no_scheduler_is_refused():
     for given, match in [
-        (
-            lr_scheduler.StepLR(sgd(), 2),
-            "'lr_scheduler' must be a class.*functools.part",
-        ),
+        (lr_scheduler.StepLR(sgd(), 2), "'lr_scheduler' must .* class.*functools.part"),
         ("cosine", "'lr_scheduler' must be a class .* got 'cosine'"),
         (0.5, "'lr_scheduler' must be a class .* got 0.5"),
         (lambda optimizer: None, "be or return a .*LRScheduler; got None"),

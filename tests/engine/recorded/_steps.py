@@ -2,9 +2,7 @@
 """Runs a model with eager and with replayed steps, from the same start."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -25,7 +23,7 @@ def batches(n_steps, *, sizes=(8,), dtype=torch.float32):
     return found
 
 
-def mlp(*middle: nn.Module, dtype=torch.float32) -> nn.Sequential:
+def mlp(*middle, dtype=torch.float32):
     torch.manual_seed(0)
     layers = [nn.Linear(3, 5), nn.ReLU(), *middle, nn.Linear(5, 1)]
     return nn.Sequential(*layers).to(dtype)
@@ -35,14 +33,14 @@ def mean_square(labels, logits, features):
     return (logits - labels).square().mean()
 
 
-def make_spec(network: nn.Module, **changes: Any) -> EstimatorSpec:
-    fields: dict[str, Any] = {"network": network, "loss": mean_square}
+def make_spec(network, **changes):
+    fields = {"network": network, "loss": mean_square}
     if "optimizer" not in changes:
         fields["optimizer"] = torch.optim.SGD(network.parameters(), lr=0.1)
     return EstimatorSpec(ModeKeys.TRAIN, **{**fields, **changes})
 
 
-def state(spec: EstimatorSpec) -> list[torch.Tensor]:
+def state(spec):
     """Return variables and slots of optimizers."""
     found = list(spec.network.state_dict().values())
     for optimizer in spec.optimizers:
@@ -51,7 +49,7 @@ def state(spec: EstimatorSpec) -> list[torch.Tensor]:
     return found
 
 
-def assert_same(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) -> None:
+def assert_same(ours, theirs):
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
         if one.is_floating_point():  # 0.0 and -0.0 are equal, and not the same
@@ -59,9 +57,9 @@ def assert_same(ours: Iterable[torch.Tensor], theirs: Iterable[torch.Tensor]) ->
 
 
 @contextmanager
-def reported() -> Iterator[list[str]]:
+def reported():
     """Collect why steps are taken eagerly although recorded ones were asked for."""
-    found: list[str] = []
+    found = []
     handler = logging.Handler(logging.WARNING)
     prefix = "Training steps are taken eagerly: "
     handler.emit = lambda r: found.append(r.getMessage().removeprefix(prefix))
@@ -72,14 +70,7 @@ def reported() -> Iterator[list[str]]:
         logging.getLogger("skest").removeHandler(handler)
 
 
-def run_both(
-    make: Callable[[], EstimatorSpec],
-    data: list[Any],
-    *,
-    hooks: Any = (),
-    has_table: bool = False,
-    between: Callable[[EstimatorSpec, int], None] = lambda spec, i: None,
-) -> tuple[int, list[str]]:
+def run_both(make, data, *, hooks=(), has_table=False, between=lambda spec, i: None):
     """Train both ways and compare bit for bit.
 
     `between(spec, i)` is called after the i-th step of each. Return how many steps were

@@ -3,7 +3,6 @@
 
 import functools
 import logging
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from skest import Estimator, RunConfig
 from skest.engine.recorded.choice import make_step
 from skest.engine.recorded.step import GraphStep
 from skest.feature_columns import SequenceFeatures, sequence_numeric_column
@@ -19,13 +17,9 @@ from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import (
     CheckpointListener,
     CheckpointSaverHook,
-    EpochwiseHook,
     Hook,
-    LoggingHook,
-    LRScheduleHook,
     NanLossHook,
     StepCounterHook,
-    make_early_stopping_hook,
 )
 from skest.losses import quantile_error
 from skest.networks import RNN
@@ -177,22 +171,7 @@ def with_another_method():
 @pytest.mark.parametrize(
     "hook",
     [
-        NanLossHook(),
-        LRScheduleHook(lambda step: 0.1),
-        make_early_stopping_hook(
-            Estimator(lambda features, mode: None), Path("enough").exists
-        ),
-    ],
-)
-def test_hooks_of_skest_change_nothing_that_is_recorded(hook):
-    assert isinstance(make_step("auto", known_spec(), [hook], 1000), GraphStep)
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [
         own(Hook),
-        own(LoggingHook, every_steps=10),
         CheckpointSaverHook(listeners=[own(CheckpointListener)]),
         with_another_method(),
     ],
@@ -228,39 +207,3 @@ def test_when_steps_are_replayed(execution, n_steps, n_replayed):
     for batch in batches(30):
         step(*batch)
     assert getattr(step, "n_replayed", 0) == n_replayed
-
-
-def test_an_estimator_tells_once_why_it_trains_eagerly(caplog):
-    """And a hook of the user's sees, and changes, what it does in eager steps."""
-
-    class Freezing(EpochwiseHook):
-        def after_step(self, run, loss):
-            if run.global_step == 40:
-                run.network[0].weight.requires_grad_(False)
-
-    def train(execution):
-        def model_fn(features, labels, mode):
-            network = mlp()
-            return RegressionHead().create_estimator_spec(
-                features,
-                mode,
-                network,
-                labels,
-                torch.optim.SGD(network.parameters(), 0.1),
-            )
-
-        config = RunConfig(random_seed=0, execution=execution)
-        estimator = Estimator(model_fn, config=config)
-        return estimator.train(lambda: iter(batches(80)), [Freezing()], max_steps=80)
-
-    caplog.set_level(logging.INFO, "skest")
-    expected, found = train("eager").checkpoint, train("auto").checkpoint
-    for name, value in expected.variables.items():
-        assert torch.equal(
-            torch.as_tensor(value), torch.as_tensor(found.variables[name])
-        )
-    assert [r.message for r in caplog.records if "eagerly" in r.message] == [
-        "Training steps are taken eagerly: 'test_an_estimator_tells_once_why_it_trains_"
-        "eagerly.<locals>.Freezing' may change the model between steps; "
-        "execution='graph' takes it that it does not."
-    ]

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is captured as a CUDA graph, and on a GPU that it gives the same numbers."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from skest.engine.recorded import cuda_graph
 from skest.engine.recorded.choice import make_step
 from skest.engine.recorded.cuda_graph import CudaGraphProgram, reason_not_to_capture
 from skest.engine.recorded.program import Program
@@ -66,27 +64,6 @@ def test_on_a_cpu_steps_are_replayed_as_usual():
     program = CudaGraphProgram(inputs, calls, outputs, [], Storages(calls))
     assert program.obstacle == "it computes on cpu"
     assert program(3 * x)[0].tolist() == [4, 4]
-
-
-def test_memory_of_another_stream_is_kept_until_the_present_one_has_used_it(
-    monkeypatch,
-):
-    current, side = (SimpleNamespace(wait_stream=lambda other: None) for _ in range(2))
-    dense, sparse = torch.ones(2), torch.eye(2).to_sparse()
-    recorded = []
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: current)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr(cuda_graph._own_streams, "on", lambda device: side)
-    monkeypatch.setattr(
-        torch.Tensor,
-        "record_stream",
-        lambda tensor, stream: recorded.append((tensor.data_ptr(), stream)),
-    )
-    program = CudaGraphProgram([], [], [], [], Storages([]))
-    program._program = lambda x: (dense, sparse)
-    assert program._on_side_stream([torch.ones(1)]) == (dense, sparse)
-    parts = [dense, sparse._indices(), sparse._values()]
-    assert recorded == [(part.data_ptr(), current) for part in parts]
 
 
 @needs_cuda

@@ -13,10 +13,8 @@ import skest
 import skest.engine.training
 from skest import feature_columns as fc
 from skest.engine.recorded.choice import make_step
-from skest.heads import MultiClassHead, SampledSoftmaxHead
-from skest.inputs import ArrayDataset
-from skest.optimizers import OPTIMIZERS, make_optimizer
-from tests.hooks._events import scalars
+from skest.heads import SampledSoftmaxHead
+from skest.optimizers import OPTIMIZERS
 
 N_ROWS = 130
 FIT = {"max_iter": 4, "batch_size": 50, "random_state": 0, "early_stopping": False}
@@ -79,12 +77,7 @@ CASES = {
     "labels": (Net, {}, X, "labels"),
     "everything": (Net, EVERYTHING, X, "classes"),
     "rate": (Net, {"learning_rate": lambda step: 0.1 * 0.9**step}, X, "binary"),
-    "scheduler": (
-        Net,
-        {"lr_scheduler": halving, "learning_rate": 0.05},
-        X,
-        "binary",
-    ),
+    "scheduler": (Net, {"lr_scheduler": halving, "learning_rate": 0.05}, X, "binary"),
     "codes": (Net, {"feature_columns": CODES}, TABLE, "binary"),
     "wide codes": (
         skest.LinearClassifier,
@@ -176,44 +169,6 @@ def test_a_fit_goes_on_from_an_earlier_one(steps):
         models.append(model.fit(TABLE, Y["binary"]))
     assert steps[-1].n_replayed > 5
     assert_same(*models)
-
-
-def test_hooks_act_at_the_same_steps(steps, tmp_path):
-    """Summaries and checkpoints, also of a training that goes on."""
-
-    def model_fn(features, labels, mode):
-        network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.2))
-        parameters = network.parameters()
-        optimizer = make_optimizer("adam", parameters, lambda step: 0.1 * 0.9**step)
-        return MultiClassHead(3).create_estimator_spec(
-            features, mode, network, labels, optimizer
-        )
-
-    def input_fn():
-        options = {"batch_size": 50, "shuffle": True, "num_epochs": None, "seed": 0}
-        return ArrayDataset(X, Y["classes"], **options)
-
-    def train(execution):
-        config = skest.RunConfig(
-            tmp_path / execution,
-            random_seed=0,
-            execution=execution,
-            save_summary_steps=9,
-            save_checkpoints_steps=7,
-        )
-        estimator = skest.Estimator(model_fn, config=config)
-        for end in (22, 40):
-            estimator.train(input_fn, max_steps=end)
-        saved = sorted(p.name for p in (tmp_path / execution).glob("ckpt-*"))
-        return estimator.checkpoint, scalars(tmp_path / execution)["loss"], saved
-
-    (expected, *records), (found, *others) = train("eager"), train("graph")
-    assert sum(getattr(step, "n_replayed", 0) for step in steps) == 27 - 2 * 2
-    for part in ("variables", "optimizer"):
-        ours, theirs = getattr(found, part), getattr(expected, part)
-        for name, value in theirs.items():
-            np.testing.assert_array_equal(ours[name], value, name, strict=True)
-    assert others == records
 
 
 def test_auto_replays_long_fits_of_known_code_only(steps, caplog):

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replayed predictions are the eager ones, bit for bit, for any number of rows."""
 
-import pickle
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
 
 import skest.engine.recorded.choice
 from skest import DNNRegressor, Estimator
@@ -20,7 +17,7 @@ from skest.keys import ModeKeys
 from tests._control_flow import Branches
 from tests._models import model_fn, table_fn
 from tests.engine.recorded._steps import make_spec, mlp
-from tests.engine.recorded.test_estimators import CASES, FIT, TABLE, Net, Wide, X, Y
+from tests.engine.recorded.test_estimators import CASES, FIT, Net, X, Y
 
 SIZES = (1, 2, 3, 7, 100)
 # One of those that differ in training only is enough.
@@ -153,25 +150,6 @@ def test_sizes_that_depend_on_the_rows_follow_them():
     assert infer.n_replayed == 3
 
 
-def test_a_function_is_recorded_for_each_kind_and_option():
-    infer = Inference(lambda x, keys: {key: x * 2 for key in keys}, eager_calls=1)
-    for dtype in (torch.float32, torch.float64):
-        for keys in (["a"], ("b",)):
-            for _ in range(3):
-                (found,) = infer(torch.ones(2, 3, dtype=dtype), keys).values()
-                assert found.dtype == dtype
-    assert infer.n_replayed == 4
-
-
-def test_results_are_the_callers():
-    infer = Inference(lambda x, _: x + 1, eager_calls=1)
-    results = [infer(torch.ones(2, 2)) for _ in range(4)]
-    results[-1].zero_()
-    assert all(
-        (result == 2).all() for result in [*results[:-1], infer(torch.ones(2, 2))]
-    )
-
-
 # In an estimator
 
 
@@ -218,17 +196,6 @@ def test_a_new_checkpoint_is_seen_at_once():
         assert not np.array_equal(model.predict_proba(X), found)
 
 
-def test_programs_are_not_pickled():
-    model = Wide(**FIT, execution="graph").fit(TABLE, Y["binary"])
-    fresh = pickle.dumps(model)
-    expected = [model.predict_proba(TABLE) for _ in range(4)][-1]
-    assert replays(model) == 2
-    assert len(pickle.dumps(model)) == len(fresh)
-    np.testing.assert_array_equal(
-        pickle.loads(fresh).predict_proba(TABLE), expected, strict=True
-    )
-
-
 def test_threads_share_a_program():
     model = Net(**FIT, execution="eager").fit(X, Y["binary"])
     expected = [model.predict_proba(X[: i % 20 + 1]) for i in range(200)]
@@ -253,34 +220,3 @@ def test_an_impure_model_function_is_called_every_time():
     for _ in range(70):
         list(estimator.predict(table_fn()))
     assert calls.count(ModeKeys.PREDICT) == 70
-
-
-def test_hooks_of_all_modules_are_called_in_every_call():
-    called, network = [], mlp().requires_grad_(False).eval()
-    infer = Inference(lambda x, option: network(x), eager_calls=1)
-    x = torch.ones(3, 3)
-    for _ in range(4):
-        infer(x)
-    n_replayed = infer.n_replayed
-    handle = register_module_forward_hook(lambda *args: called.append(None))
-    try:
-        for _ in range(3):
-            assert torch.equal(infer(x), network(x))
-    finally:
-        handle.remove()
-    assert len(called) == 2 * 3 * len(list(network.modules()))
-    infer(x)
-    assert infer.n_replayed == n_replayed + 1
-
-
-def test_autocast_has_recordings_of_its_own():
-    network = nn.Linear(2, 1).requires_grad_(False)
-    infer = Inference(lambda x, option: network(x), eager_calls=1)
-    x, is_first = torch.rand(3, 2), True
-    for is_on in (is_first, not is_first, is_first):
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_on):
-            for _ in range(4):
-                found, expected = infer(x), network(x)
-                assert found.dtype == expected.dtype
-                assert torch.equal(found, expected)
-    assert infer.n_replayed == 2 + 2 + 4

@@ -60,10 +60,7 @@ def test_a_signature_and_outputs_are_chosen(ask):
         ({}, "'inputs' must be a list of JSON objects"),
         ({"inputs": INPUTS[:2]}, "['tags'] are missing"),
         ({"inputs": INPUTS + INPUTS[:1]}, "Input 3 must have as 'name' one of"),
-        (
-            changed(0, name="town"),
-            "one of ['city', 'age', 'tags'], each once; got 'town'",
-        ),
+        (changed(0, name="town"), "['city', 'age', 'tags'], each once; got 'town'"),
         (changed(0, shape=3), "'city' must have a 'shape' of whole numbers"),
         (changed(0, shape=[-3]), "'city' must have a 'shape' of whole numbers"),
         (changed(0, shape=[4]), "whole numbers, and as many values in a list 'data'"),

@@ -41,15 +41,6 @@ def ask(paths):
         client.close()
 
 
-def v2(columns):
-    return {
-        "inputs": [
-            {"name": name, "shape": [2], "datatype": "FP64", "data": values}
-            for name, values in columns.items()
-        ]
-    }
-
-
 def test_by_name(models, paths):
     model = export.load(paths["classes"])
     expected = models["classes"].predict(X[:2])
@@ -66,16 +57,3 @@ def test_examples_may_lack_values(ask):
     assert found["results"][0] == found["results"][1]
     status, found = ask(path, {"examples": [{"b": 1}]})
     assert status == 400 and "none of the features ['a', 'x', 'z']" in found["error"]
-
-
-def test_open_inference(ask, models, name="classes"):
-    _, described = ask(f"/v2/models/{name}")
-    assert [(t["name"], t["shape"]) for t in described["inputs"]] == [
-        *(("a", [-1, 1]), ("x", [-1, 1]), ("z", [-1, 1]))
-    ]
-    status, found = ask(f"/v2/models/{name}/infer", v2(COLUMNS))
-    assert status == 200, found
-    scores = np.reshape(found["outputs"][1]["data"], found["outputs"][1]["shape"])
-    np.testing.assert_allclose(scores, models[name].predict_proba(X[:2]), atol=1e-6)
-    status, found = ask(f"/v2/models/{name}/infer", v2({"b": [1, 2]}))
-    assert status == 400 and "one of ['a', 'x', 'z']" in found["error"]

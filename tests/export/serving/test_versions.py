@@ -89,19 +89,6 @@ def test_what_is_no_fault_of_the_files_is_tried_at_every_look(tmp_path):
     assert served.refused == {}
 
 
-def test_a_directory_that_is_out_of_reach(tmp_path, monkeypatch, caplog):
-    _single.write(tmp_path / "1")
-    catalog = Catalog({"a": tmp_path, "b": tmp_path}, load)
-
-    def fail():
-        raise PermissionError("not yours")
-
-    monkeypatch.setattr(catalog.models["a"], "refresh", fail)
-    catalog.refresh()
-    assert "No look for versions of a: not yours" in caplog.text
-    assert catalog.waiting == ["a"] and not catalog.ready
-
-
 def test_wrong_arguments(tmp_path):
     for name in ("", "..", "a:b", "x" * 129):
         with pytest.raises(ValueError, match="name of a model must be of letters"):
@@ -181,3 +168,16 @@ def test_only_trusted_versions_are_served(tmp_path):
         _, found = Client(server)("/v1/models/m")
     states = {s["version"]: s["state"] for s in found["model_version_status"]}
     assert states == {"1": "AVAILABLE", "2": "END"}
+
+
+def test_a_directory_that_is_out_of_reach(tmp_path, monkeypatch, caplog):
+    _single.write(tmp_path / "1")
+    catalog = Catalog({"a": tmp_path, "b": tmp_path}, load)
+
+    def fail():
+        raise PermissionError("not yours")
+
+    monkeypatch.setattr(catalog.models["a"], "refresh", fail)
+    catalog.refresh()
+    assert "No look for versions of a: not yours" in caplog.text
+    assert catalog.waiting == ["a"] and not catalog.ready
