@@ -2,14 +2,14 @@
 """How well estimators predict as they are constructed, on fifteen tables.
 
 ``python -m benchmarks.quality [--tables NAME ...] [--models NAME ...] [--seeds 5]
-[--rows 12000] [--unseen] [--ablate] [--peers] [--again] [--write]`` fits every model on
-every table, one thread, and adds each result as a line to the file
+[--rows 12000] [--unseen] [--elsewhere] [--ablate] [--peers] [--again] [--write]`` fits
+every model on every table, one thread, and adds each result as a line to the file
 ``docs/benchmarks/quality/results.jsonl``.
 What is there already is not fitted again, so that an interrupted run goes on where it was;
 ``--again`` fits it again. The seed moves split and estimator. With ``--write`` all that is
 in the file becomes ``docs/benchmarks/quality.md``. ``--ablate`` fits DNN estimators with
 one ingredient undone each, ``--peers`` libraries in environments of their own;
-``--unseen`` takes tables that nothing was chosen with.
+``--unseen`` and ``--elsewhere`` take tables that nothing was chosen with.
 """
 
 import argparse
@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import machine, peers, quality_page
+from benchmarks.elsewhere_tables import ELSEWHERE
 from benchmarks.measure import threads
 from benchmarks.quality_models import ABLATIONS, MODELS, scores
 from benchmarks.quality_tables import TABLES, Split
@@ -37,9 +38,9 @@ PEERS = {
     "RealMLP_TD": peers.PYTABKIT,
     "TabM_D": peers.PYTABKIT,
 }
-_TABLES = TABLES | UNSEEN
+_TABLES = TABLES | UNSEEN | ELSEWHERE
 _ABLATED = [f"DNN: {name}" for name in ABLATIONS]
-_OWN = [name for name in MODELS if name not in _ABLATED]
+_OWN = [name for name in MODELS if name not in (*_ABLATED, "forest")]
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -53,6 +54,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--unseen", action="store_true", help="tables that nothing was chosen with"
     )
     parser.add_argument(
+        "--elsewhere", action="store_true", help="tables that a later reader picked"
+    )
+    parser.add_argument(
         "--ablate", action="store_true", help="one ingredient undone each"
     )
     parser.add_argument(
@@ -62,7 +66,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--write", action="store_true", help="the page")
     parser.add_argument("--out", type=Path, default=quality_page.FOLDER)
     given = parser.parse_args(arguments)
-    given.tables = given.tables or list(UNSEEN if given.unseen else TABLES)
+    group = UNSEEN if given.unseen else ELSEWHERE if given.elsewhere else TABLES
+    given.tables = given.tables or list(group)
     if given.models is None:
         given.models = (
             _ABLATED if given.ablate else list(PEERS) if given.peers else _OWN

@@ -11,6 +11,8 @@ from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
+    RandomForestClassifier,
+    RandomForestRegressor,
 )
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
@@ -79,6 +81,12 @@ def _mlp(task: str, X: pd.DataFrame, seed: int) -> Any:
     return make_pipeline(_scaled(X), model)
 
 
+def _forest(task: str, X: pd.DataFrame, seed: int) -> Any:
+    is_number = task == "numbers"
+    model: Any = RandomForestRegressor if is_number else RandomForestClassifier
+    return make_pipeline(_scaled(X), model(random_state=seed))
+
+
 def _boosting(task: str, X: pd.DataFrame, seed: int) -> Any:
     many = [name for name in _strings(X) if X[name].nunique() > _MOST_LEVELS]
     few = [name for name in _strings(X) if name not in many]
@@ -109,6 +117,7 @@ MODELS: dict[str, Make] = {
     "linear": _linear,
     "MLP": _mlp,
     "boosting": _boosting,
+    "forest": _forest,
     **{
         f"DNN: {name}": partial(_skest, "DNN", **options)
         for name, options in ABLATIONS.items()

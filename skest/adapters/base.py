@@ -30,6 +30,7 @@ from skest.adapters.fit import (
     best_epoch,
     core_as_fitted,
     drop_embeddings,
+    end_of_cycle,
     fold_of_rows,
     keep_embeddings,
 )
@@ -67,6 +68,7 @@ class SkestEstimator(
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _scale: TargetScale | None
+    _is_refit = False  # trained in the end on what was held out, too
 
     # What subclasses define
 
@@ -163,13 +165,15 @@ class SkestEstimator(
             return
         train, held_out = self._split_validation(rows, validation, seed)
         to_follow = n_epochs if refits and held_out is not None else 0
+        history: list[Any] = []
         self._fit_rows(
             *(train, held_out, n_epochs, seed, given),
             resume=resume,
             to_follow=to_follow,
+            history=history if to_follow else None,
         )
         if refits and held_out is not None:
-            self._refit(rows, held_out, n_epochs, seed)
+            self._refit(rows, held_out, n_epochs, seed, history)
 
     def _fit_rows(
         self,
@@ -213,9 +217,14 @@ class SkestEstimator(
         )
 
     def _refit(
-        self, rows: Rows, held_out: Rows, n_epochs: int, seed: int | None
+        self,
+        rows: Rows,
+        held_out: Rows,
+        n_epochs: int,
+        seed: int | None,
+        history: Sequence[Any],
     ) -> None:
-        """Train anew on all rows, as far as the best epoch found on a part of them."""
+        """Train anew on all rows, to the end of the cycle that was best on a part."""
         scores, best = self.validation_scores_, self.best_validation_score_
         interrupted = self.estimator_.stop_reason == INTERRUPTED
         if (
@@ -226,13 +235,16 @@ class SkestEstimator(
             return
         # The first of equal scores, after which nothing was gained.
         best_epoch = 1 + int(np.argmax(scores))
+        until = end_of_cycle(best_epoch, self._ends(n_epochs), len(scores))
         if say := voice(self.verbose):
-            say(f"Training on all {rows.n_rows:,} rows, for {best_epoch} epochs")
-        logits = self.estimator_.predict_table(
-            held_out.features,
-            self._target.validation_keys,
-            batch_size=self._predict_batch_size,
-        )
+            say(f"Training on all {rows.n_rows:,} rows, for {until} epochs")
+        logits = history[until - 1]
+        if logits is None:  # stopped within a cycle: the best epoch's state is there
+            logits = self.estimator_.predict_table(
+                held_out.features,
+                self._target.validation_keys,
+                batch_size=self._predict_batch_size,
+            )
         calibration = self._target.calibration(logits, held_out.labels, held_out.weight)
         self._fit_rows(
             rows,
@@ -241,10 +253,11 @@ class SkestEstimator(
             seed,
             None,
             again=True,
-            until=best_epoch,
+            until=until,
             calibration=calibration,
         )
         self.validation_scores_, self.best_validation_score_ = scores, best
+        self._is_refit = True
 
     def _fit_by_folds(
         self, rows: Rows, n_folds: int, n_epochs: int, seed: int | None, given: Any
@@ -308,6 +321,7 @@ class SkestEstimator(
         )
         self.validation_scores_ = by_fold.mean(axis=0).tolist()
         self.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
+        self._is_refit = True
 
     def _calibration_by_folds(
         self, rows: Rows, fold: NDArray[np.integer], predictions: Sequence[Any]
@@ -426,6 +440,7 @@ class SkestEstimator(
         history: list[Any] | None = None,
     ) -> None:
         """Train `until` an epoch of the budget; None is one epoch of rows to come."""
+        self._is_refit = False
         if resume:
             self._scale = self._scale_of(rows, self._scale)
         n_epochs = until or budget or 1
@@ -466,6 +481,7 @@ class SkestEstimator(
                 self._predict_batch_size,
                 weighted,
                 history,
+                self._ends(budget or 1) if until is None else None,
             ),
             report=voice(self.verbose),
             n_epochs=n_epochs,

@@ -26,6 +26,7 @@ from skest.export.onnx.model import Model, OnnxGraph, build_onnx, mean_onnx, spe
 from skest.export.onnx.tracing import BARE
 from skest.export.warmup import by_output, cells_of, made_up_rows
 from skest.export.writer import Exported, check_format, write_export
+from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.sources import Form
 from skest.keys import ModeKeys
 
@@ -70,7 +71,7 @@ def _export(
         },
         predict=partial(_expected, estimator, core, model.inputs),
         example=example,
-        whole=_whole(model, estimator._input_forms),
+        known=_numbers_like_trained(model, [estimator]),
         assets=assets,
     )
     return write_export(exported, base, verify=verify, atol=atol)
@@ -215,17 +216,36 @@ def mean_exported(
         },
         predict=predict,
         example=example,
-        whole=_whole(graph, forms),
+        known=_numbers_like_trained(graph, estimators),
     )
 
 
-def _whole(graph: OnnxGraph, forms: Mapping[Any, Form]) -> list[str]:
-    """Return the inputs whose numbers are whole."""
-    return [
-        spec.name
-        for spec in graph.inputs
-        if spec.key in forms and forms[spec.key].kind == "int64"
-    ]
+def _numbers_like_trained(
+    graph: OnnxGraph, estimators: Sequence[Any]
+) -> dict[str, Sequence[int]]:
+    """Return some whole numbers for inputs that take them, and dates near those of fit.
+
+    Of dates far from those, the rounding of a network alone may exceed what an export
+    tolerates.
+    """
+    found: dict[Any, Sequence[int]] = {}
+    for estimator in estimators:
+        forms = _forms_of(estimator)
+        found |= {key: range(10) for key, f in forms.items() if f.kind == "int64"}
+        for parameter in estimator._column_parameters:
+            columns = getattr(estimator, f"{parameter}_")
+            for column in columns.active if columns is not None else ():
+                if isinstance(column, ParsedColumn) and column.parse == "seconds":
+                    found[column.key] = _dates_near(column)
+    return {spec.name: found[spec.key] for spec in graph.inputs if spec.key in found}
+
+
+def _dates_near(column: ParsedColumn) -> list[int]:
+    """Return microseconds since 1970, up to two deviations from the mean."""
+    if column.normalizer != "standard":
+        return []
+    seconds = column.center_[0] + column.scale_[0] * np.arange(-2, 3)
+    return (1e6 * seconds).astype(np.int64).tolist()
 
 
 def columns_by_part(estimator: Any) -> Any:

@@ -3,7 +3,7 @@
 
 import copy
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -283,6 +283,8 @@ class LiveScore:
         Whether the model in training has weights.
     history : list, default=None
         Takes the predictions of each epoch.
+    kept : collection of int or None, default=None
+        Epochs whose predictions it takes, None in the place of others. None is all.
     """
 
     def __init__(
@@ -293,8 +295,10 @@ class LiveScore:
         batch_size: int,
         weighted: bool,
         history: list[Any] | None = None,
+        kept: Collection[int] | None = None,
     ) -> None:
         self._target = target
+        self._kept = kept
         self._scale = scale
         self._batch_size = batch_size
         self._rows = rows
@@ -352,7 +356,8 @@ class LiveScore:
             run.network.train()
         predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
         if self._history is not None:
-            self._history.append(predictions)
+            is_kept = self._kept is None or len(self._history) + 1 in self._kept
+            self._history.append(predictions if is_kept else None)
         return self._target.validation_score(
             predictions, self._rows.labels, self._rows.weight, self._scale, self._beside
         )
@@ -391,8 +396,8 @@ def fold_of_rows(
 def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
     """Return how many epochs to train, by the scores of folds after each epoch.
 
-    Those with the best mean score, or the fewest after which a cycle of the schedule ends
-    and the mean score is within one standard error of the best.
+    The fewest after which a cycle of the schedule ends and the mean score is within one
+    standard error of the best; or else those to the end of the cycle with the best.
 
     Parameters
     ----------
@@ -418,7 +423,22 @@ def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
     best = int(mean.argmax())
     error = scores[:, best].std(ddof=1) / len(scores) ** 0.5
     good = [e for e in ends if e <= best and mean[e - 1] >= mean[best] - error]
-    return min(good, default=best + 1)
+    return min(good, default=end_of_cycle(best + 1, ends, len(mean)))
+
+
+def end_of_cycle(epoch: int, ends: Sequence[int], n_epochs: int) -> int:
+    """Return the epoch with which the cycle of an epoch ends, if that was reached.
+
+    Another training does not repeat what luck made the best epoch, at a high rate; at
+    the end of a cycle the rate is low, and luck small.
+
+    Examples
+    --------
+    >>> from skest.adapters.fit import end_of_cycle
+    >>> end_of_cycle(12, [7, 20, 47], 47), end_of_cycle(12, [7, 20, 47], 15)
+    (20, 12)
+    """
+    return min((end for end in ends if epoch <= end <= n_epochs), default=epoch)
 
 
 def keep_embeddings(model: Any) -> None:

@@ -175,12 +175,12 @@ class TrainingParameters:
         Without it, training stops when its own loss no longer improves.
 
         With the recipe, "auto" holds rows out if there are 100 or more, and
-        in the end a new training takes all rows, as far as the best epoch. The
-        temperature of a classifier's probabilities is learned from the held-out rows if
-        that clearly lowers their loss. If they would be fewer than 100 and there are no
-        `hooks`, all rows are held out in turn, in five trainings, whose mean scores
-        decide: of the ends of cycles of the schedule within one standard error of the
-        best epoch, the first.
+        in the end a new training takes all rows, to the end of the learning rate's cycle
+        that has the best epoch. The temperature of a classifier's probabilities is
+        learned from the held-out rows if that clearly lowers their loss. If they would be
+        fewer than 100 and there are no `hooks`, all rows are held out in turn, in five
+        trainings, whose mean scores decide: of the ends of cycles within one standard
+        error of the best epoch, the first.
     validation_fraction : float
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, inf or "auto"

@@ -96,7 +96,7 @@ class TrainingCurveDisplay(Display):
             return cls(model.loss_curve_).plot(ax=ax)
         losses = [model._target.validation_loss(score) for score in scores]
         # Trained again on all rows, it went as far as the epoch that was chosen.
-        is_refit = model._refits and len(model.loss_curve_) != len(scores)
+        is_refit = model._is_refit
         kept = model.n_iter_ if is_refit else 1 + int(np.argmax(scores))
         return cls(model.loss_curve_, losses, kept, is_refit=is_refit).plot(ax=ax)
 

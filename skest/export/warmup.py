@@ -5,7 +5,7 @@ They travel with the model, so that any engine can test itself: unless the user 
 they are made up, and no rows of the training data.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -38,7 +38,6 @@ def made_up_rows(
     known: Mapping[str, Sequence[Any]],
     inputs: Sequence[InputSpec],
     predict: Callable[[dict[str, list[Any]]], Any],
-    whole: Collection[str] = (),
     gaps: Sequence[bool] = (True, False),
 ) -> tuple[dict[str, list[Any]], Any]:
     """Make rows that a model takes; return them, and what `predict` gives for them.
@@ -51,13 +50,11 @@ def made_up_rows(
     Parameters
     ----------
     known : dict of str to sequence
-        Words and integers by input, see `looked_up_in_model`.
+        Words and integers by input, see `looked_up_in_model`; some numbers of others.
     inputs : sequence of InputSpec
         What the model takes.
     predict : callable
         Raises ValueError for rows that the model refuses.
-    whole : collection of str, default=()
-        Inputs whose numbers are whole.
     gaps : sequence of bool, default=(True, False)
         Whether some values are missing, tried one after the other.
 
@@ -73,7 +70,6 @@ def made_up_rows(
     ExportError
         If the model takes none of the rows.
     """
-    known = {**dict.fromkeys(whole, range(10)), **known}
     for length, may_miss in product((None, 1), gaps):
         draw = np.random.default_rng(0)
         lengths = draw.integers(0, 4, _N_ROWS) if length is None else [1] * _N_ROWS
@@ -119,7 +115,7 @@ def _values(
         known = known or [0, 1]
     elif may_miss and draw.random() < 0.1:
         return None
-    if spec.unit is not None:
+    if spec.unit is not None and not known:
         return int(draw.integers(-(2**50), 2**51))  # from 1934 to 2041
     if known:
         return known[int(draw.integers(len(known)))]

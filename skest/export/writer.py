@@ -66,8 +66,8 @@ class Exported:
         signature "predict".
     example : table or None
         Rows to test what is written with, which are written, too; None makes some up.
-    whole : list of str
-        Inputs whose numbers are whole.
+    known : dict of str to sequence
+        Numbers such as the model was trained on, by input, to make rows of.
     assets : dict of str to path
         Files to copy into ``assets/``.
     """
@@ -76,7 +76,7 @@ class Exported:
     described: Mapping[str, Any]
     predict: Callable[[Rows], Mapping[str, np.ndarray]]
     example: Any = None
-    whole: Sequence[str] = ()
+    known: Mapping[str, Sequence[int]] = field(default_factory=dict)
     assets: Assets = field(default_factory=dict)
 
 
@@ -261,7 +261,8 @@ def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
     """Return rows, and what the model predicts for them."""
     model, predict = exported.model, exported.predict
     if exported.example is None:
-        return made_up_rows(model.words, model.inputs, predict, exported.whole)
+        known = {**exported.known, **model.words}
+        return made_up_rows(known, model.inputs, predict)
     rows = rows_of(exported.example, model.inputs)
     return rows, predict(rows)
 

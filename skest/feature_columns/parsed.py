@@ -194,7 +194,9 @@ def _times(cells: Cells, key: Hashable) -> np.ndarray:
     if cells.dtype.kind == "M":
         return np.asarray(cells).astype(_TIME)
     if cells.dtype.kind != "O":
-        numbers(cells, key)  # refuses what is neither
+        # An empty column of a file is one of NaN; all else is refused.
+        if np.isnan(numbers(cells, key)).all():
+            return np.full(len(cells), "NaT", _TIME)
         raise ValueError(
             f"Column {key!r} must hold dates; got dtype {cells.dtype}. Convert it with "
             "pandas.to_datetime."

@@ -102,7 +102,13 @@ def fit_many(
     >>> [model.learning_rate for model in fitted] == rates
     True
     """
+    if hasattr(estimators, "fit"):
+        raise TypeError(
+            "'estimators' must be a sequence of estimators; got one, a "
+            f"{type(estimators).__name__}. Put it into a list, or call its fit."
+        )
     estimators = list(estimators)
+    rows = rows if rows is None else list(rows)
     if on_error not in ("raise", "return"):
         raise ValueError(f"'on_error' must be 'raise' or 'return'; got {on_error!r}.")
     if rows is not None and len(rows) != len(estimators):

