@@ -9,7 +9,8 @@ What is there already is not fitted again, so that an interrupted run goes on wh
 ``--again`` fits it again. The seed moves split and estimator. With ``--write`` all that is
 in the file becomes ``docs/benchmarks/quality.md``. ``--ablate`` fits DNN estimators with
 one ingredient undone each, ``--peers`` libraries in environments of their own;
-``--unseen`` and ``--elsewhere`` take tables that nothing was chosen with.
+``--unseen`` takes tables that nothing was chosen with, ``--elsewhere`` those of a later
+reader.
 """
 
 import argparse

@@ -89,27 +89,19 @@ undone each; more than 1 says that it helps. The mean is the geometric one.
 
 {n_unseen} tables from packages of R (`benchmarks/unseen_tables.py`; `--unseen`). They were
 picked by their names, sizes and targets before anything was fitted to them; none was left
-out afterwards. {unseen_seeds}
-
-{unseen}
-
-{unseen_loss}
+out afterwards. {unseen}
 
 ## Tables of a later reader
 
 {n_elsewhere} more (`benchmarks/elsewhere_tables.py`; `--elsewhere`), chosen before
 anything was fitted to them by someone who had not seen the library; "forest" is
-`RandomForest…`. {elsewhere_seeds}
-
-{elsewhere}
-
-{elsewhere_loss}
+`RandomForest…`. Since then, to what epoch the last training goes was chosen with some of
+them, too. {elsewhere}
 
 ## Measured with
 
-{machine}; commits {commits}. All before
-5afd1cb, since which the last training goes on to the end of a cycle: networks of skest then
-lose about 2 % less and take longer.
+{machine}; commits {commits}.
+What changed after them is not in the figures.
 """
 
 
@@ -320,6 +312,16 @@ def draw(tables: Scores, models: list[str], path: Path) -> None:
         figure.savefig(path, metadata={"Date": None})
 
 
+def _fresh(tables: Scores) -> str:
+    """Return what is said of tables that nothing was chosen with."""
+    if not tables:
+        return ""
+    models = list(dict.fromkeys(model for own in tables.values() for model in own))
+    losses = _scores(tables, models, ("loss",), min)
+    overall = _overall(tables, models)
+    return f"Means over {_n_seeds(tables)} seeds.\n\n{overall}\n\n{losses}"
+
+
 def write(path: Path, n_rows: int) -> Path:
     """Write the page of a file of results beside its folder, and the picture into it."""
     results = load(path)
@@ -328,11 +330,9 @@ def write(path: Path, n_rows: int) -> Path:
     tables = {name: found[name] for name in found if name not in others}
     unseen = {name: found[name] for name in UNSEEN if name in found}
     elsewhere = {name: found[name] for name in ELSEWHERE if name in found}
-    fitted_elsewhere = list(dict.fromkeys(m for own in elsewhere.values() for m in own))
     names = list(dict.fromkeys(model for own in tables.values() for model in own))
     ablated = [name for name in names if name.startswith("DNN: ")]
     models = [name for name in names if name not in ablated]
-    fitted_there = [m for m in models if any(m in own for own in unseen.values())]
     lines = [
         line
         for name in models
@@ -352,15 +352,9 @@ def write(path: Path, n_rows: int) -> Path:
         seconds=_scores(tables, models, ("seconds",), min),
         ablations=_ablations(tables, ablated),
         n_unseen=len(unseen),
-        unseen_seeds=f"Means over {_n_seeds(unseen)} seeds." if unseen else "",
-        unseen=_overall(unseen, fitted_there) if unseen else "",
-        unseen_loss=_scores(unseen, fitted_there, ("loss",), min) if unseen else "",
+        unseen=_fresh(unseen),
         n_elsewhere=len(elsewhere),
-        elsewhere_seeds=f"Means over {_n_seeds(elsewhere)} seeds." if elsewhere else "",
-        elsewhere=_overall(elsewhere, fitted_elsewhere) if elsewhere else "",
-        elsewhere_loss=_scores(elsewhere, fitted_elsewhere, ("loss",), min)
-        if elsewhere
-        else "",
+        elsewhere=_fresh(elsewhere),
         machine=machine.machine(),
         commits=", ".join(commits),
     )

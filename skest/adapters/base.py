@@ -481,6 +481,7 @@ class SkestEstimator(
                 self._predict_batch_size,
                 weighted,
                 history,
+                # Folds decide together, on any epoch; one part on an end of a cycle.
                 self._ends(budget or 1) if until is None else None,
             ),
             report=voice(self.verbose),
