@@ -40,7 +40,8 @@ COMBINER = [StrOptions({"sum", "mean", "sqrtn"})]
 
 _FITTED = """\
 auto_params_ : dict
-    What was chosen for parameters that are "auto", by name.
+    What was chosen for parameters that are "auto", by name; and the schedule that starts
+    at a learning rate.
 n_features_in_ : int
     Number of features seen in fit.
 feature_names_in_ : ndarray of shape (`n_features_in_`,)

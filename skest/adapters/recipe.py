@@ -75,7 +75,8 @@ class AutoParameters(TrainingParameters):
     Attributes
     ----------
     auto_params_ : dict of str to object
-        What was chosen for parameters that are "auto".
+        What was chosen for parameters that are "auto"; and the schedule that starts at a
+        learning rate.
     """
 
     auto_params_: dict[str, Any]
