@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import skest
+from skest import DNNRegressor
 from skest.command_line import main
 from skest.export import load
 
@@ -146,6 +147,36 @@ def test_inspect_a_model_dir(tmp_path, capsys):
     assert model.model_dir_.name in capsys.readouterr().err
 
 
+def test_an_export_predicts_as_its_model_does(home, capsys):
+    assert run(home, "predict model people.csv -o of_model.csv --keep id") == 0
+    assert run(home, "predict served people.csv -o of_export.csv --keep id") == 0
+    tables = [pd.read_csv(home / f"of_{name}.csv") for name in ("model", "export")]
+    pd.testing.assert_frame_equal(*tables, atol=1e-5)
+    people = pd.read_csv(home / "new.csv")
+    several = DNNRegressor(4, max_iter=1).fit(people[["city"]], np.eye(7)[:, :2])
+    several.export(home / "several")
+    capsys.readouterr()
+    assert run(home, "predict several new.csv") == 2
+    assert "'several' has several answers for a row" in capsys.readouterr().err
+
+
+def test_classes_of_a_single_row_are_trained_and_not_measured(home, capsys):
+    names = ["a", "b"] * 40 + [f"n{i}" for i in range(20)]
+    rare = pd.DataFrame({"x": np.arange(100.0), "name": names})
+    rare.to_csv(home / "rare.csv", index=False)
+    line = "train rare.csv --target name --model baseline --json -o rare"
+    found = answer(home, line, capsys)
+    assert len(found["classes"]) == 22
+    assert found["rows_trained"] > 80
+    assert found["rows_trained"] + found["rows_held_out"] == 100
+
+
+def test_metrics_say_which_class_they_are_of(home, capsys):
+    for line in ("evaluate model people.csv", "inspect model"):
+        assert run(home, line) == 0
+        assert "recall, auc and means are those of 'y'" in capsys.readouterr().out
+
+
 def test_numbers_are_predicted(home, capsys):
     line = "train people.csv --target pay --model linear --set max_iter=2 --quiet -o"
     report = answer(home, f"{line} linear --drop id --weight age", capsys)
@@ -194,6 +225,12 @@ def test_numbers_are_predicted(home, capsys):
         ("export model -o model", "'model' is the directory of a model"),
         ("export model -o x --example text.csv", "got the string 'old'"),
         ("export other -o x", "There is no model in 'other'"),
+        ("evaluate served people.csv", "'served' is an export, which `skest predict`"),
+        ("export served -o x", "'served' is an export"),
+        (
+            "predict served semicolons.csv",
+            "features ['age', 'city', 'pay'] are missing",
+        ),
         ("inspect no", "There is no directory 'no'"),
         ("inspect other", "is no model of `skest train`"),
     ],
@@ -269,12 +306,13 @@ def test_command_lines(home, line, status, message, capsys, monkeypatch):
     assert status == 0 or err.count("\n") == 1
 
 
-def test_it_imports_nothing_heavy():
+def test_it_imports_nothing_heavy(home):
     code = (
         "import sys, contextlib\n"
         "from skest.command_line import main\n"
         "with contextlib.suppress(SystemExit):\n"
         "    main(['serve', '--help'])\n"
+        f"main(['inspect', {str(home / 'served')!r}])\n"
         "heavy = ('torch', 'sklearn', 'onnx')\n"
         "print([n for n in (*heavy, 'pandas') if n in sys.modules])\n"
         "with contextlib.suppress(SystemExit):\n"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ``X`` as columns by key; with ``y`` they are `Rows`, which may be made distinct."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -185,6 +186,11 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         X = check_array(matrix, **accepted, estimator=estimator)
         return TableColumns({ARRAY_KEY: X})
+    if isinstance(X, str | os.PathLike):
+        raise TypeError(
+            f"'X' must be a table; got the path {os.fspath(X)!r}. Read it first, e.g. with "
+            "pandas.read_csv."
+        )
     X = plain_matrix(X)
     if reset and isinstance(X, np.ndarray) and X.ndim == 2:
         for i, values in enumerate(X.T):

@@ -4,17 +4,19 @@
 import argparse
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import joblib
 import numpy as np
-import pandas as pd
 
 from skest.core.checks import text_of
-from skest.core.files import explained, write_file
+from skest.core.files import explained, list_versions, write_file
+from skest.export.artifact import MANIFEST
+
+if TYPE_CHECKING:  # what tells of an export needs neither pandas nor joblib
+    import pandas as pd
 
 MODEL = "model.joblib"
 REPORT = "report.json"
@@ -51,7 +53,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
-def read_table(path: str, separator: str = ",") -> pd.DataFrame:
+def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
     """Read a CSV or Parquet file.
 
     Raises
@@ -63,6 +65,8 @@ def read_table(path: str, separator: str = ",") -> pd.DataFrame:
     ImportError
         If Parquet can't be read.
     """
+    import pandas as pd
+
     with explained(
         f"{path!r} can't be read", "Give the path of a CSV or Parquet file."
     ):
@@ -88,8 +92,8 @@ def read_table(path: str, separator: str = ",") -> pd.DataFrame:
 
 
 def column_of(
-    table: pd.DataFrame, name: str, option: str, others: Collection[str] = ()
-) -> pd.Series:
+    table: "pd.DataFrame", name: str, option: str, others: Collection[str] = ()
+) -> "pd.Series":
     """Return a column that an option names, and that is none of some others."""
     if name not in table:
         free = {c.lower(): c for c in table.columns if c not in others}
@@ -108,6 +112,11 @@ def column_of(
     return table[name]
 
 
+def is_export(path: Path) -> bool:
+    """Tell whether a directory holds an exported model, or versions of one."""
+    return (path / MANIFEST).exists() or bool(list_versions(path))
+
+
 def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
     """Return a model that ``skest train`` has saved, and its report.
 
@@ -116,9 +125,16 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
     FileNotFoundError
         If there is none.
     ValueError
-        If the files are damaged.
+        If the files are damaged, or those of an export.
     """
+    import joblib
+
     path = Path(directory)
+    if is_export(path):
+        raise ValueError(
+            f"{directory!r} is an export, which `skest predict`, `inspect` and `serve` "
+            "take. Give the model that it was made of, which `skest train` has written."
+        )
     if not (path / MODEL).is_file():
         raise FileNotFoundError(
             f"There is no model in {directory!r}: give a directory that `skest train "
@@ -137,7 +153,7 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
         ) from error
 
 
-def features_of(table: pd.DataFrame, report: Mapping[str, Any]) -> pd.DataFrame:
+def features_of(table: "pd.DataFrame", report: Mapping[str, Any]) -> "pd.DataFrame":
     """Return the columns of a table that a model was trained on.
 
     Those that it does not read, such as ids that were left out, may be missing.
@@ -156,7 +172,7 @@ def check_writable(path: str) -> None:
         )
 
 
-def write_rows(table: pd.DataFrame, path: str | None) -> None:
+def write_rows(table: "pd.DataFrame", path: str | None) -> None:
     """Write a table as CSV or Parquet, by default as CSV to the standard output."""
     if path is None:
         table.to_csv(sys.stdout, index=False)
@@ -185,8 +201,12 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def print_metrics(metrics: Mapping[str, float]) -> None:
-    """Print metrics, one in a line."""
+def print_metrics(
+    metrics: Mapping[str, float], classes: Sequence[Any] | None = None
+) -> None:
+    """Print metrics, one in a line; of two classes, also which one is looked for."""
     width = max(map(len, metrics))
     for name, value in metrics.items():
         print(f"  {name:<{width}}  {value:.4f}")
+    if "precision" in metrics and classes is not None:
+        print(f"  precision, recall, auc and means are those of {plain(classes[1])!r}")

@@ -25,6 +25,8 @@ from skest.keys import PredictionKeys
 
 # Position of a class that was not learned, which is never predicted.
 _UNKNOWN = -2
+# Labels in a message.
+_MOST_SHOWN = 10
 
 
 class ClassTarget(Target):
@@ -84,8 +86,8 @@ class ClassTarget(Target):
             check_classification_targets(known)
         if unknown and strict:
             raise ValueError(
-                f"y contains labels that are not among the classes: {unknown}; "
-                f"the classes are {self.classes.tolist()}. Name all classes in the "
+                f"y contains labels that are not among the classes: {_some(unknown)}; "
+                f"the classes are {_some(self.classes.tolist())}. Name all classes in the "
                 "first call (classes=...), or fit anew."
             )
         if (codes < 0).any():
@@ -136,6 +138,12 @@ class ClassTarget(Target):
                 known = pd.Series(known).infer_objects().to_numpy()
         _check_labels(known, self.owner)
         return y, known
+
+
+def _some(labels: list[Any]) -> str:
+    """Return the first labels of a list, which may have thousands."""
+    more = f", … ({len(labels):,} in all)" if len(labels) > _MOST_SHOWN else ""
+    return f"[{', '.join(map(repr, labels[:_MOST_SHOWN]))}{more}]"
 
 
 def _check_labels(y: NDArray[Any], owner: str) -> None:
