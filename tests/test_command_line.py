@@ -2,6 +2,7 @@
 import importlib
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -46,8 +47,6 @@ def home(tmp_path_factory):
     (home / "names.csv").write_text("a,b\n1,x\n3,y\n")
     (home / "other").mkdir()
     (home / "other" / "file").write_text("")
-    (home / "damaged").mkdir()
-    (home / "damaged" / "model.joblib").write_bytes(b"")
     (home / "gaps.csv").write_text("a,b\n1,\n3,\n")
     (home / "tabs.csv").write_text("a\tb\n1\t2\n3\t4\n5\t6\n")
     (home / "text.csv").write_text("age,city,pay\n31,Bern,80\nold,Oslo,99\n")
@@ -59,6 +58,11 @@ def home(tmp_path_factory):
         (home / "model" / "model.joblib").read_bytes()
     )
     (home / "edited" / "report.json").write_text("{}")
+    report = (home / "model" / "report.json").read_text()
+    for name, content in (("damaged", b""), ("foreign", pickle.dumps(7))):
+        (home / name).mkdir()
+        (home / name / "model.joblib").write_bytes(content)
+        (home / name / "report.json").write_text(report)
     return home
 
 
@@ -216,7 +220,9 @@ def test_numbers_are_predicted(home, capsys):
         ("train names.csv --target b -o m", "2 classes in 2 rows"),
         ("evaluate model new.csv", "no column 'rich' for the target"),
         ("evaluate damaged people.csv", "can't be loaded"),
-        ("evaluate edited people.csv", "the files are not those"),
+        ("evaluate edited people.csv", "its report is not the one"),
+        ("evaluate foreign people.csv", "its file is not the one"),
+        ("inspect edited", "its report is not the one"),
         ("predict model text.csv", "must hold numbers; got the string 'old'"),
         ("predict other new.csv", "There is no model in 'other'"),
         ("predict model semicolons.csv", "no column 'age' for the model"),
@@ -313,6 +319,7 @@ def test_it_imports_nothing_heavy(home):
         "with contextlib.suppress(SystemExit):\n"
         "    main(['serve', '--help'])\n"
         f"main(['inspect', {str(home / 'served')!r}])\n"
+        f"main(['inspect', {str(home / 'model')!r}])\n"
         "heavy = ('torch', 'sklearn', 'onnx')\n"
         "print([n for n in (*heavy, 'pandas') if n in sys.modules])\n"
         "with contextlib.suppress(SystemExit):\n"

@@ -9,7 +9,7 @@ from skest.command_line.tables import (
     MODEL,
     add_json_option,
     is_export,
-    load_model,
+    load_report,
     print_json,
     print_metrics,
 )
@@ -66,19 +66,19 @@ def _inspected(path: Path) -> _Answer:
 
 
 def _model(path: Path) -> _Answer:
-    model, report = load_model(str(path))
+    report = load_report(str(path))
 
     def tell() -> None:
         print(
             f"A model of {report['target']!r}, trained on {report['rows_trained']:,} rows "
             f"of {report['data']}"
         )
-        print(model.summary())
+        print(*report["summary"], sep="\n")
         if report["metrics"]:
             print(f"\nOn {report['rows_held_out']:,} rows that were held out")
-            print_metrics(report["metrics"], getattr(model, "classes_", None))
+            print_metrics(report["metrics"], report["classes"])
 
-    return tell, {"kind": "model", **report, "summary": model.summary().splitlines()}
+    return tell, {"kind": "model", **report}
 
 
 def _checkpoint(path: Path) -> _Answer:

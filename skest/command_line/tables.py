@@ -2,9 +2,10 @@
 """Tables and models in files, and how commands answer."""
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # what tells of an export needs neither pandas nor joblib
 
 MODEL = "model.joblib"
 REPORT = "report.json"
-_TOLD = {"target", "features", "reads"}  # what commands need of a report
+_TOLD = {"target", "features", "reads", "summary"}  # what commands need of a report
 _PARQUET = (".parquet", ".pq")
 
 
@@ -127,8 +128,21 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
     ValueError
         If the files are damaged, or those of an export.
     """
+    report = load_report(directory)
     import joblib
 
+    with _loading(directory):
+        model = joblib.load(Path(directory) / MODEL)
+        if not hasattr(model, "auto_params_"):
+            raise ValueError("its file is not the one that was written")
+    return model, report
+
+
+def load_report(directory: str) -> dict[str, Any]:
+    """Return the report of a model that ``skest train`` has saved.
+
+    It runs no code of the model. Errors are those of `load_model`.
+    """
     path = Path(directory)
     if is_export(path):
         raise ValueError(
@@ -140,12 +154,17 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
             f"There is no model in {directory!r}: give a directory that `skest train "
             "... -o DIRECTORY` has written."
         )
+    with _loading(directory):
+        report: dict[str, Any] = json.loads((path / REPORT).read_text(encoding="utf-8"))
+        if not _TOLD <= report.keys():
+            raise ValueError("its report is not the one that was written")
+    return report
+
+
+@contextlib.contextmanager
+def _loading(directory: str) -> Iterator[None]:
     try:
-        report = json.loads((path / REPORT).read_text(encoding="utf-8"))
-        model = joblib.load(path / MODEL)
-        if not hasattr(model, "auto_params_") or not _TOLD <= report.keys():
-            raise ValueError("the files are not those that were written")
-        return model, report
+        yield
     except Exception as error:  # whatever a damaged pickle raises
         raise ValueError(
             f"The model in {directory!r} can't be loaded ({text_of(error)}). Train it "

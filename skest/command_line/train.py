@@ -180,6 +180,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "data": str(options.data),
         "seed": options.seed,
         "skest": __version__,
+        "summary": model.summary().splitlines(),
     }
 
 

@@ -196,7 +196,9 @@ def test_what_can_not_be_served_from_the_beginning(base, tmp_path, capsys, monke
     paths = [f"sound={base}", str(tmp_path / "damaged")]
     with pytest.raises(SystemExit, match="2"):
         serve.main([*paths, "--port", "0", "--no-trial"])
-    error = "serve: error: No version of 'damaged' can be served: .* incomplete or damaged"
+    error = (
+        "serve: error: No version of 'damaged' can be served: .* incomplete or damaged"
+    )
     assert re.search(error, capsys.readouterr().err)
 
 
