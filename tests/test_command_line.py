@@ -175,6 +175,22 @@ def test_classes_of_a_single_row_are_trained_and_not_measured(home, capsys):
     assert found["rows_trained"] + found["rows_held_out"] == 100
 
 
+def test_numbers_that_name_things(home, capsys):
+    shops = pd.DataFrame({"shop_id": [7, 12, None, 40] * 30, "sold": [1, 5, 2, 9] * 30})
+    shops.to_csv(home / "shops.csv", index=False)
+    line = "train shops.csv --target sold --category shop_id --task regression"
+    assert run(home, f"{line} --model linear --quiet -o shops") == 0
+    assert "id or a code" not in capsys.readouterr().err
+    assert run(home, "inspect shops") == 0
+    assert "levels 7, 12, 40" in capsys.readouterr().out
+    assert run(home, "export shops -o shops-export --example shops.csv") == 0
+    shops.iloc[:1].to_csv(home / "shop.csv", index=False)
+    for model in ("shops", "shops-export"):
+        assert run(home, f"predict {model} shop.csv -o sold.csv") == 0
+        (sold,) = pd.read_csv(home / "sold.csv")["prediction"]
+        assert sold < 3
+
+
 def test_metrics_say_which_class_they_are_of(home, capsys):
     for line in ("evaluate model people.csv", "inspect model"):
         assert run(home, line) == 0
@@ -209,6 +225,7 @@ def test_numbers_are_predicted(home, capsys):
         ("train people.csv --target rich -o new.csv/m", "can't be written"),
         ("train people.csv --target rich -o m --holdout 1", "--holdout must be"),
         ("train people.csv --target rich -o m --drop x", "no column 'x' for --drop"),
+        ("train people.csv --target rich -o m --category x", "'x' for --category"),
         ("train people.csv --target rich -o m --weight city", "must hold numbers"),
         ("train people.csv --target rich -o m --set a", "--set takes NAME=VALUE"),
         ("train people.csv --target rich -o m --set lr=1", "use 'learning_rate'"),

@@ -99,6 +99,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="of the rows, to measure the model on; 0 for none (default: 0.2)",
     )
     add("--drop", action="append", default=[], metavar="COLUMN", help="leave it out")
+    add(
+        "--category",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="its numbers name things, such as stores; may be repeated",
+    )
     add("--weight", metavar="COLUMN", help="with the weights of the rows")
     add(
         "--set",
@@ -152,6 +159,8 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     X = table.drop(columns=[name for name in others if name is not None])
     if not X.shape[1]:
         raise ValueError("The table has no column to predict from.")
+    for name in options.category:
+        X[name] = column_of(X, name, "--category").astype("category")
     y = _labels(y, task)
     model = _estimator(options, task)
     train, held_out = _split(y, options.holdout, options.seed, task)
