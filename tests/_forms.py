@@ -266,6 +266,13 @@ REFUSED_TABLES = {
         ValueError,
         "'a' occurs 2 times in X; names must be unique. Rename",
     ),
+    "names of two levels": (
+        lambda: pd.DataFrame(
+            np.ones((4, 2)), columns=pd.MultiIndex.from_product([["a"], ["b", 1]])
+        ),
+        ValueError,
+        r"names of 2 levels \(a MultiIndex\), such as \('a', 'b'\).*X.columns = \[",
+    ),
     "no columns": (lambda: pd.DataFrame(index=range(4)), ValueError, "0 feature"),
     "no rows": (
         lambda: pd.DataFrame({"a": [], "b": []}),

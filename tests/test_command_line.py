@@ -2,6 +2,7 @@
 import importlib
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pandas as pd
 import pytest
 
 import skest
+from skest import DNNRegressor
 from skest.command_line import main
 from skest.export import load
 
@@ -45,8 +47,6 @@ def home(tmp_path_factory):
     (home / "names.csv").write_text("a,b\n1,x\n3,y\n")
     (home / "other").mkdir()
     (home / "other" / "file").write_text("")
-    (home / "damaged").mkdir()
-    (home / "damaged" / "model.joblib").write_bytes(b"")
     (home / "gaps.csv").write_text("a,b\n1,\n3,\n")
     (home / "tabs.csv").write_text("a\tb\n1\t2\n3\t4\n5\t6\n")
     (home / "text.csv").write_text("age,city,pay\n31,Bern,80\nold,Oslo,99\n")
@@ -58,6 +58,11 @@ def home(tmp_path_factory):
         (home / "model" / "model.joblib").read_bytes()
     )
     (home / "edited" / "report.json").write_text("{}")
+    report = (home / "model" / "report.json").read_text()
+    for name, content in (("damaged", b""), ("foreign", pickle.dumps(7))):
+        (home / name).mkdir()
+        (home / name / "model.joblib").write_bytes(content)
+        (home / name / "report.json").write_text(report)
     return home
 
 
@@ -146,6 +151,52 @@ def test_inspect_a_model_dir(tmp_path, capsys):
     assert model.model_dir_.name in capsys.readouterr().err
 
 
+def test_an_export_predicts_as_its_model_does(home, capsys):
+    assert run(home, "predict model people.csv -o of_model.csv --keep id") == 0
+    assert run(home, "predict served people.csv -o of_export.csv --keep id") == 0
+    tables = [pd.read_csv(home / f"of_{name}.csv") for name in ("model", "export")]
+    pd.testing.assert_frame_equal(*tables, atol=1e-5)
+    people = pd.read_csv(home / "new.csv")
+    several = DNNRegressor(4, max_iter=1).fit(people[["city"]], np.eye(7)[:, :2])
+    several.export(home / "several")
+    capsys.readouterr()
+    assert run(home, "predict several new.csv") == 2
+    assert "'several' has several answers for a row" in capsys.readouterr().err
+
+
+def test_classes_of_a_single_row_are_trained_and_not_measured(home, capsys):
+    names = ["a", "b"] * 40 + [f"n{i}" for i in range(20)]
+    rare = pd.DataFrame({"x": np.arange(100.0), "name": names})
+    rare.to_csv(home / "rare.csv", index=False)
+    line = "train rare.csv --target name --model baseline --json -o rare"
+    found = answer(home, line, capsys)
+    assert len(found["classes"]) == 22
+    assert found["rows_trained"] > 80
+    assert found["rows_trained"] + found["rows_held_out"] == 100
+
+
+def test_numbers_that_name_things(home, capsys):
+    shops = pd.DataFrame({"shop_id": [7, 12, None, 40] * 30, "sold": [1, 5, 2, 9] * 30})
+    shops.to_csv(home / "shops.csv", index=False)
+    line = "train shops.csv --target sold --category shop_id --task regression"
+    assert run(home, f"{line} --model linear --quiet -o shops") == 0
+    assert "id or a code" not in capsys.readouterr().err
+    assert run(home, "inspect shops") == 0
+    assert "levels 7, 12, 40" in capsys.readouterr().out
+    assert run(home, "export shops -o shops-export --example shops.csv") == 0
+    shops.iloc[:1].to_csv(home / "shop.csv", index=False)
+    for model in ("shops", "shops-export"):
+        assert run(home, f"predict {model} shop.csv -o sold.csv") == 0
+        (sold,) = pd.read_csv(home / "sold.csv")["prediction"]
+        assert sold < 3
+
+
+def test_metrics_say_which_class_they_are_of(home, capsys):
+    for line in ("evaluate model people.csv", "inspect model"):
+        assert run(home, line) == 0
+        assert "recall, auc and means are those of 'y'" in capsys.readouterr().out
+
+
 def test_numbers_are_predicted(home, capsys):
     line = "train people.csv --target pay --model linear --set max_iter=2 --quiet -o"
     report = answer(home, f"{line} linear --drop id --weight age", capsys)
@@ -174,6 +225,7 @@ def test_numbers_are_predicted(home, capsys):
         ("train people.csv --target rich -o new.csv/m", "can't be written"),
         ("train people.csv --target rich -o m --holdout 1", "--holdout must be"),
         ("train people.csv --target rich -o m --drop x", "no column 'x' for --drop"),
+        ("train people.csv --target rich -o m --category x", "'x' for --category"),
         ("train people.csv --target rich -o m --weight city", "must hold numbers"),
         ("train people.csv --target rich -o m --set a", "--set takes NAME=VALUE"),
         ("train people.csv --target rich -o m --set lr=1", "use 'learning_rate'"),
@@ -185,7 +237,9 @@ def test_numbers_are_predicted(home, capsys):
         ("train names.csv --target b -o m", "2 classes in 2 rows"),
         ("evaluate model new.csv", "no column 'rich' for the target"),
         ("evaluate damaged people.csv", "can't be loaded"),
-        ("evaluate edited people.csv", "the files are not those"),
+        ("evaluate edited people.csv", "its report is not the one"),
+        ("evaluate foreign people.csv", "its file is not the one"),
+        ("inspect edited", "its report is not the one"),
         ("predict model text.csv", "must hold numbers; got the string 'old'"),
         ("predict other new.csv", "There is no model in 'other'"),
         ("predict model semicolons.csv", "no column 'age' for the model"),
@@ -194,6 +248,12 @@ def test_numbers_are_predicted(home, capsys):
         ("export model -o model", "'model' is the directory of a model"),
         ("export model -o x --example text.csv", "got the string 'old'"),
         ("export other -o x", "There is no model in 'other'"),
+        ("evaluate served people.csv", "'served' is an export, which `skest predict`"),
+        ("export served -o x", "'served' is an export"),
+        (
+            "predict served semicolons.csv",
+            "features ['age', 'city', 'pay'] are missing",
+        ),
         ("inspect no", "There is no directory 'no'"),
         ("inspect other", "is no model of `skest train`"),
     ],
@@ -269,12 +329,14 @@ def test_command_lines(home, line, status, message, capsys, monkeypatch):
     assert status == 0 or err.count("\n") == 1
 
 
-def test_it_imports_nothing_heavy():
+def test_it_imports_nothing_heavy(home):
     code = (
         "import sys, contextlib\n"
         "from skest.command_line import main\n"
         "with contextlib.suppress(SystemExit):\n"
         "    main(['serve', '--help'])\n"
+        f"main(['inspect', {str(home / 'served')!r}])\n"
+        f"main(['inspect', {str(home / 'model')!r}])\n"
         "heavy = ('torch', 'sklearn', 'onnx')\n"
         "print([n for n in (*heavy, 'pandas') if n in sys.modules])\n"
         "with contextlib.suppress(SystemExit):\n"

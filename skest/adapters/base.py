@@ -36,7 +36,7 @@ from skest.adapters.fit import (
 )
 from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
-from skest.adapters.summary import summary_html, summary_text
+from skest.adapters.summary import chosen_table, summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
@@ -153,9 +153,10 @@ class SkestEstimator(
             self._warn_of_unread()
         self._choose(rows.n_rows)
         say = voice(self.verbose)
-        if say and self._has_schedule:
-            chosen = ", ".join(f"{k}={v}" for k, v in self.auto_params_.items())
-            say(f"Chosen for {rows.n_rows:,} rows: {chosen}")
+        if say and self.auto_params_:
+            chosen = chosen_table(f"Chosen for {rows.n_rows:,} rows", self._reasons())
+            for line in chosen.text().splitlines():
+                say(line)
         given = (X, y, sample_weight)
         n_epochs = int(self._chosen("max_iter"))
         refits = self._refits and not resume and all(v is None for v in validation)
@@ -237,7 +238,8 @@ class SkestEstimator(
         best_epoch = 1 + int(np.argmax(scores))
         until = end_of_cycle(best_epoch, self._ends(n_epochs), len(scores))
         if say := voice(self.verbose):
-            say(f"Training on all {rows.n_rows:,} rows, for {until} epochs")
+            s = "s" * (until != 1)
+            say(f"Training on all {rows.n_rows:,} rows, for {until} epoch{s}")
         logits = history[until - 1]
         if logits is None:  # stopped within a cycle: the best epoch's state is there
             logits = self.estimator_.predict_table(
@@ -306,7 +308,8 @@ class SkestEstimator(
         by_fold = np.array([curve[:until] for curve in curves])
         epoch = best_epoch(by_fold, trial._ends(n_epochs))
         if say:
-            say(f"Training on all {rows.n_rows:,} rows, for {epoch} epochs")
+            s = "s" * (epoch != 1)
+            say(f"Training on all {rows.n_rows:,} rows, for {epoch} epoch{s}")
         self._fit_rows(
             rows,
             None,

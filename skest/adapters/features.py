@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads ``X`` as columns by key; with ``y`` they are `Rows`, which may be made distinct."""
 
+import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, get_tags
 from sklearn.utils.validation import check_array, validate_data
 
-from skest.feature_columns.cells import flatten, holds_lists
+from skest.feature_columns.cells import flatten, holds_lists, warn_of_merged
 from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
 from skest.feature_columns.statistics import is_finite
 from skest.feature_columns.table import Table, TableColumns
@@ -181,12 +182,21 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
         "ensure_all_finite": "allow-nan",
     }
     if is_frame(X):
-        matrix = _matrix_of_frame(X)
+        matrix = _matrix_of_frame(X, reset)
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         X = check_array(matrix, **accepted, estimator=estimator)
         return TableColumns({ARRAY_KEY: X})
+    if isinstance(X, str | os.PathLike):
+        raise TypeError(
+            f"'X' must be a table; got the path {os.fspath(X)!r}. Read it first, e.g. with "
+            "pandas.read_csv."
+        )
+    X = plain_matrix(X)
+    if reset and isinstance(X, np.ndarray) and X.ndim == 2:
+        for i, values in enumerate(X.T):
+            warn_of_merged(values, np.float64, i)
     try:
-        X = validate_data(estimator, plain_matrix(X), reset=reset, **accepted)
+        X = validate_data(estimator, X, reset=reset, **accepted)
     except ValueError as error:
         if "could not convert string to float" not in str(error):
             raise
@@ -313,7 +323,7 @@ def _accepted(estimator: BaseEstimator) -> Any:
     return "csr" if get_tags(estimator).input_tags.sparse else False
 
 
-def _matrix_of_frame(X: Any) -> np.ndarray:
+def _matrix_of_frame(X: Any, reset: bool) -> np.ndarray:
     """Return the numbers of a frame; whatever is wrong is named by its column."""
     table = Table(X)
     if holds_floats(X):
@@ -322,6 +332,8 @@ def _matrix_of_frame(X: Any) -> np.ndarray:
             return matrix
     columns = {key: table.numbers(key) for key in table.keys}
     for key, values in columns.items():
+        if reset:
+            warn_of_merged(values, np.float64, key)
         if values.dtype.kind == "f" and np.isinf(values).any():
             raise ValueError(
                 f"Column {key!r} holds infinity (inf), which is never allowed. Replace it "

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.model_selection import train_test_split
 from sklearn.utils import get_tags
 
 from skest.adapters.features import (
@@ -137,6 +136,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
             if not self._chosen("early_stopping"):
                 return rows, None
+            from sklearn.model_selection import train_test_split  # as slow to load
+
             train, held_out = train_test_split(
                 np.arange(rows.n_rows),
                 test_size=self.validation_fraction,

@@ -130,11 +130,12 @@ class AutoParameters(TrainingParameters):
             for name, choice in choices.items()
             if _auto(getattr(self, name, None))
         }
+        self._schedule(None)
 
     def _schedule(self, n_steps: int | None, first_step: int = 0) -> None:
         """Choose the rate for so many steps; None are steps without a known end.
 
-        It is constant for those, and where a scheduler is given.
+        It is constant for those, which may become known, and where a scheduler is given.
         """
         if self._recipe_for is None or not self._has_schedule:
             return
@@ -157,9 +158,12 @@ class AutoParameters(TrainingParameters):
         )
         why |= _REASONS if self._has_schedule else _PLAIN_REASONS
         if self._recipe_for is not None:
-            why[self._recipe_for[1]] = (
-                "starts high and falls to almost zero in each cycle"
-            )
+            rate = self._recipe_for[1]
+            why[rate] = "starts high and falls to almost zero in each cycle"
+            if self.auto_params_.get(rate) is None:
+                why[rate] = "that of the given optimizer"
+            elif getattr(self, "lr_scheduler", None) is not None:
+                why[rate] = "where the given schedule starts"
         return {name: (value, why[name]) for name, value in self.auto_params_.items()}
 
     def _n_folds(self, n_rows: int) -> int:

@@ -5,21 +5,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from skest.adapters.summary import layers_of
-from skest.checkpoints.format import is_checkpoint, read_checkpoint
-from skest.checkpoints.store import DirectoryStore, read_eval_results
 from skest.command_line.tables import (
     MODEL,
     add_json_option,
-    load_model,
+    is_export,
+    load_report,
     print_json,
     print_metrics,
 )
 from skest.core.checks import ArgumentParser
 from skest.core.files import list_versions
-from skest.export.artifact import MANIFEST, described_type
+from skest.core.tables import text_table
+from skest.export.artifact import described_type
 from skest.export.runtime import load
-from skest.feature_columns.describe import text_table
 
 # What a command says: of people, and of JSON.
 _Answer = tuple[Callable[[], None], dict[str, Any]]
@@ -51,8 +49,10 @@ def _inspected(path: Path) -> _Answer:
         )
     if (path / MODEL).exists():
         return _model(path)
-    if (path / MANIFEST).exists() or list_versions(path):
+    if is_export(path):
         return _export(path)
+    from skest.checkpoints.format import is_checkpoint  # PyTorch takes a second
+
     if is_checkpoint(path):
         return _checkpoint(path)
     if any(is_checkpoint(entry) for entry in path.glob("ckpt-*")):
@@ -66,22 +66,25 @@ def _inspected(path: Path) -> _Answer:
 
 
 def _model(path: Path) -> _Answer:
-    model, report = load_model(str(path))
+    report = load_report(str(path))
 
     def tell() -> None:
         print(
             f"A model of {report['target']!r}, trained on {report['rows_trained']:,} rows "
             f"of {report['data']}"
         )
-        print(model.summary())
+        print(*report["summary"], sep="\n")
         if report["metrics"]:
             print(f"\nOn {report['rows_held_out']:,} rows that were held out")
-            print_metrics(report["metrics"])
+            print_metrics(report["metrics"], report["classes"])
 
-    return tell, {"kind": "model", **report, "summary": model.summary().splitlines()}
+    return tell, {"kind": "model", **report}
 
 
 def _checkpoint(path: Path) -> _Answer:
+    from skest.checkpoints.format import read_checkpoint
+    from skest.checkpoints.layers import layers_of
+
     checkpoint = read_checkpoint(path)
     shapes = {name: list(v.shape) for name, v in checkpoint.variables.items()}
 
@@ -94,6 +97,9 @@ def _checkpoint(path: Path) -> _Answer:
 
 
 def _model_dir(path: Path) -> _Answer:
+    from skest.checkpoints.format import is_checkpoint
+    from skest.checkpoints.store import DirectoryStore, read_eval_results
+
     store = DirectoryStore(path)
     latest = store.latest_path()
     if latest is None:

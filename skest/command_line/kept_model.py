@@ -3,7 +3,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from skest.command_line.tables import (
     check_writable,
     column_of,
     features_of,
+    is_export,
     load_model,
     plain,
     print_json,
@@ -51,7 +52,7 @@ def evaluate(
         print_json({"rows": int(known.sum()), "metrics": metrics})
     else:
         print(f"On {int(known.sum()):,} rows:")
-        print_metrics(metrics)
+        print_metrics(metrics, getattr(model, "classes_", None))
     return 0
 
 
@@ -77,7 +78,9 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
         description="Predict for each row of a table: a column `prediction` and, of a "
         "classifier, `probability_CLASS`.",
     )
-    parser.add_argument("model", help="the directory that `skest train` has written")
+    parser.add_argument(
+        "model", help="the directory that `skest train` or `export` has written"
+    )
     add_table_options(parser)
     parser.add_argument(
         "-o",
@@ -96,14 +99,10 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
     options = parser.parse_args(arguments)
     if options.output is not None:
         check_writable(options.output)
-    model, report = load_model(options.model)
+    answers_of = _answers_of(options.model)
     table = read_table(options.data, options.separator)
     kept = {name: column_of(table, name, "--keep") for name in options.keep}
-    X = features_of(table, report)
-    answer = pd.DataFrame({**kept, "prediction": model.predict(X)}, index=table.index)
-    if hasattr(model, "classes_"):
-        names = [f"probability_{label}" for label in model.classes_]
-        answer[names] = model.predict_proba(X)
+    answer = pd.DataFrame({**kept, **answers_of(table)}, index=table.index)
     if options.json and options.output is None:
         print_json(answer.to_dict(orient="records"))
         return 0
@@ -113,6 +112,43 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
     elif options.output is not None:
         print(f"Wrote {len(answer):,} rows to {options.output}")
     return 0
+
+
+def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
+    """Return what gives the columns that a trained or exported model has for a table."""
+    if is_export(Path(directory)):
+        exported = load(directory)
+
+        def answers_of_export(table: pd.DataFrame) -> dict[str, Any]:
+            predictions = exported.predict(table)
+            if isinstance(predictions, dict) or predictions.ndim > 1:
+                raise ValueError(
+                    f"The export in {directory!r} has several answers for a row. Ask it "
+                    "in Python: skest.export.load(DIRECTORY).predict(table)."
+                )
+            answers = {"prediction": predictions}
+            found = exported.run(table, "predict")
+            if "all_classes" in found:
+                names = found["all_classes"][0]
+                answers |= _by_class(names, found["probabilities"])
+            return answers
+
+        return answers_of_export
+    model, report = load_model(directory)
+
+    def answers_of_model(table: pd.DataFrame) -> dict[str, Any]:
+        X = features_of(table, report)
+        answers = {"prediction": model.predict(X)}
+        if hasattr(model, "classes_"):
+            answers |= _by_class(model.classes_, model.predict_proba(X))
+        return answers
+
+    return answers_of_model
+
+
+def _by_class(classes: Any, probabilities: Any) -> dict[str, Any]:
+    names = [f"probability_{label}" for label in classes]
+    return dict(zip(names, probabilities.T, strict=True))
 
 
 _N_EXAMPLES = 16

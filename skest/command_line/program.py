@@ -89,7 +89,14 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
         contextlib.redirect_stderr(_Answer(sys.stderr)),
         warnings.catch_warnings(),
     ):
-        warnings.showwarning = lambda message, *_, **__: _say("warning", str(message))
+        told = set()
+
+        def tell(message: Warning | str, *_: Any, **__: Any) -> None:
+            if str(message) not in told:
+                told.add(str(message))
+                _say("warning", str(message))
+
+        warnings.showwarning = tell
         try:
             status = command(arguments, prog=prog)
             answer.flush()

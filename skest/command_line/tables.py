@@ -2,23 +2,26 @@
 """Tables and models in files, and how commands answer."""
 
 import argparse
+import contextlib
 import json
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import joblib
 import numpy as np
-import pandas as pd
 
 from skest.core.checks import text_of
-from skest.core.files import explained, write_file
+from skest.core.files import explained, list_versions, write_file
+from skest.export.artifact import MANIFEST
+
+if TYPE_CHECKING:  # what tells of an export needs neither pandas nor joblib
+    import pandas as pd
 
 MODEL = "model.joblib"
 REPORT = "report.json"
-_TOLD = {"target", "features", "reads"}  # what commands need of a report
+_TOLD = {"target", "features", "reads", "summary"}  # what commands need of a report
 _PARQUET = (".parquet", ".pq")
 
 
@@ -51,7 +54,7 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
-def read_table(path: str, separator: str = ",") -> pd.DataFrame:
+def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
     """Read a CSV or Parquet file.
 
     Raises
@@ -63,6 +66,8 @@ def read_table(path: str, separator: str = ",") -> pd.DataFrame:
     ImportError
         If Parquet can't be read.
     """
+    import pandas as pd
+
     with explained(
         f"{path!r} can't be read", "Give the path of a CSV or Parquet file."
     ):
@@ -88,8 +93,8 @@ def read_table(path: str, separator: str = ",") -> pd.DataFrame:
 
 
 def column_of(
-    table: pd.DataFrame, name: str, option: str, others: Collection[str] = ()
-) -> pd.Series:
+    table: "pd.DataFrame", name: str, option: str, others: Collection[str] = ()
+) -> "pd.Series":
     """Return a column that an option names, and that is none of some others."""
     if name not in table:
         free = {c.lower(): c for c in table.columns if c not in others}
@@ -108,6 +113,11 @@ def column_of(
     return table[name]
 
 
+def is_export(path: Path) -> bool:
+    """Tell whether a directory holds an exported model, or versions of one."""
+    return (path / MANIFEST).exists() or bool(list_versions(path))
+
+
 def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
     """Return a model that ``skest train`` has saved, and its report.
 
@@ -116,20 +126,45 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
     FileNotFoundError
         If there is none.
     ValueError
-        If the files are damaged.
+        If the files are damaged, or those of an export.
+    """
+    report = load_report(directory)
+    import joblib
+
+    with _loading(directory):
+        model = joblib.load(Path(directory) / MODEL)
+        if not hasattr(model, "auto_params_"):
+            raise ValueError("its file is not the one that was written")
+    return model, report
+
+
+def load_report(directory: str) -> dict[str, Any]:
+    """Return the report of a model that ``skest train`` has saved.
+
+    It runs no code of the model. Errors are those of `load_model`.
     """
     path = Path(directory)
+    if is_export(path):
+        raise ValueError(
+            f"{directory!r} is an export, which `skest predict`, `inspect` and `serve` "
+            "take. Give the model that it was made of, which `skest train` has written."
+        )
     if not (path / MODEL).is_file():
         raise FileNotFoundError(
             f"There is no model in {directory!r}: give a directory that `skest train "
             "... -o DIRECTORY` has written."
         )
+    with _loading(directory):
+        report: dict[str, Any] = json.loads((path / REPORT).read_text(encoding="utf-8"))
+        if not _TOLD <= report.keys():
+            raise ValueError("its report is not the one that was written")
+    return report
+
+
+@contextlib.contextmanager
+def _loading(directory: str) -> Iterator[None]:
     try:
-        report = json.loads((path / REPORT).read_text(encoding="utf-8"))
-        model = joblib.load(path / MODEL)
-        if not hasattr(model, "auto_params_") or not _TOLD <= report.keys():
-            raise ValueError("the files are not those that were written")
-        return model, report
+        yield
     except Exception as error:  # whatever a damaged pickle raises
         raise ValueError(
             f"The model in {directory!r} can't be loaded ({text_of(error)}). Train it "
@@ -137,7 +172,7 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
         ) from error
 
 
-def features_of(table: pd.DataFrame, report: Mapping[str, Any]) -> pd.DataFrame:
+def features_of(table: "pd.DataFrame", report: Mapping[str, Any]) -> "pd.DataFrame":
     """Return the columns of a table that a model was trained on.
 
     Those that it does not read, such as ids that were left out, may be missing.
@@ -156,7 +191,7 @@ def check_writable(path: str) -> None:
         )
 
 
-def write_rows(table: pd.DataFrame, path: str | None) -> None:
+def write_rows(table: "pd.DataFrame", path: str | None) -> None:
     """Write a table as CSV or Parquet, by default as CSV to the standard output."""
     if path is None:
         table.to_csv(sys.stdout, index=False)
@@ -185,8 +220,12 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else str(value)
 
 
-def print_metrics(metrics: Mapping[str, float]) -> None:
-    """Print metrics, one in a line."""
+def print_metrics(
+    metrics: Mapping[str, float], classes: Sequence[Any] | None = None
+) -> None:
+    """Print metrics, one in a line; of two classes, also which one is looked for."""
     width = max(map(len, metrics))
     for name, value in metrics.items():
         print(f"  {name:<{width}}  {value:.4f}")
+    if "precision" in metrics and classes is not None:
+        print(f"  precision, recall, auc and means are those of {plain(classes[1])!r}")

@@ -99,6 +99,13 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="of the rows, to measure the model on; 0 for none (default: 0.2)",
     )
     add("--drop", action="append", default=[], metavar="COLUMN", help="leave it out")
+    add(
+        "--category",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="its numbers name things, such as stores; may be repeated",
+    )
     add("--weight", metavar="COLUMN", help="with the weights of the rows")
     add(
         "--set",
@@ -152,6 +159,8 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     X = table.drop(columns=[name for name in others if name is not None])
     if not X.shape[1]:
         raise ValueError("The table has no column to predict from.")
+    for name in options.category:
+        X[name] = column_of(X, name, "--category").astype("category")
     y = _labels(y, task)
     model = _estimator(options, task)
     train, held_out = _split(y, options.holdout, options.seed, task)
@@ -169,6 +178,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     return model, {
         "target": options.target,
         "task": task,
+        "classes": getattr(model, "classes_", None),
         "estimator": type(model).__name__,
         "features": list(X.columns),
         "reads": _read_by(model, X),
@@ -179,6 +189,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "data": str(options.data),
         "seed": options.seed,
         "skest": __version__,
+        "summary": model.summary().splitlines(),
     }
 
 
@@ -197,7 +208,8 @@ def _labels(y: pd.Series, task: str) -> pd.Series:
         return _numbers(y, "--target")
     n_classes = y.nunique()
     if n_classes < 2:
-        raise ValueError(f"The target {y.name!r} has one value only, {y.iloc[0]!r}.")
+        value = plain(y.iloc[0])
+        raise ValueError(f"The target {y.name!r} has one value only, {value!r}.")
     if n_classes > len(y) / 2:
         raise ValueError(
             f"The target {y.name!r} has {n_classes:,} classes in {len(y):,} rows, of "
@@ -272,14 +284,17 @@ def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
     can_stratify = (
         task == "classification" and counts.min() > 1 and len(counts) <= n_held_out
     )
-    return tuple(
-        train_test_split(
-            rows,
-            test_size=share,
-            random_state=seed,
-            stratify=y if can_stratify else None,
-        )
+    train, held_out = train_test_split(
+        rows,
+        test_size=share,
+        random_state=seed,
+        stratify=y if can_stratify else None,
     )
+    if task == "classification":  # of a class that is not trained, nothing is measured
+        is_known = y.iloc[held_out].isin(y.iloc[train]).to_numpy()
+        train = np.append(train, held_out[~is_known])
+        held_out = held_out[is_known]
+    return train, held_out
 
 
 def _save(model: Any, report: dict[str, Any], output: Path, overwrite: bool) -> None:
@@ -318,7 +333,7 @@ def _draw(model: Any, path: Path) -> None:
 def _tell(report: dict[str, Any], output: Path) -> None:
     if report["metrics"]:
         print(f"On the {report['rows_held_out']:,} rows that were held out:")
-        print_metrics(report["metrics"])
+        print_metrics(report["metrics"], report["classes"])
     files = ", ".join(sorted(path.name for path in output.iterdir()))
     print(f"Saved {output} ({files}) after {report['seconds']} s")
     print(f"Next: skest inspect {output} | skest predict {output} NEW.csv")

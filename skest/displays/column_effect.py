@@ -16,6 +16,7 @@ from skest.displays.base import (
     position_of,
     title_of,
 )
+from skest.feature_columns.parsed import are_dates
 
 _MISSING = "missing"
 _MOST_LETTERS = 30
@@ -201,6 +202,12 @@ default="auto"
         ax.plot(
             self.values, self.effects, marker="." if len(self.values) < 15 else None
         )
+        if np.asarray(self.values).dtype.kind == "M":  # long labels would overlap
+            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+            locator = AutoDateLocator(maxticks=6)
+            ax.xaxis.set_major_locator(locator)
+            ax.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         # As in scikit-learn, marks at the deciles show where the rows are.
         transform = ax.get_xaxis_transform()
         ax.vlines(self.deciles, 0, 0.04, color="0.4", transform=transform)
@@ -234,6 +241,9 @@ def _as_numbers(cells: pd.Series) -> pd.Series | None:
     known = cells[cells.notna()]
     if not is_number:
         known = known[known.astype(str).str.strip() != ""]
+    if are_dates(known):
+        times = pd.to_datetime(known, utc=True, format="ISO8601", errors="coerce")
+        return times.dt.tz_localize(None).reindex(cells.index)
     numbers = pd.to_numeric(known, errors="coerce").astype(np.float64)
     if numbers.isna().any() or not len(numbers):
         return None

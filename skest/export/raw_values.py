@@ -9,12 +9,13 @@ the manifest says, and what is no text or number is refused by name.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
 from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skest.core.dates import without_zone
 
 Parts = Mapping[str, Sequence[str]]
 
@@ -222,11 +223,8 @@ class Feature:
     def _time(self, cell: Any) -> np.datetime64:
         if _is_missing(cell) or cell == "":
             return np.datetime64("NaT", "us")
-        if isinstance(cell, datetime) and cell.tzinfo is not None:
-            cell = cell.astimezone(UTC).replace(tzinfo=None)
-        if isinstance(cell, str):
-            cell = cell.removesuffix("Z").removesuffix("+00:00")
         try:
+            cell = without_zone(cell)
             is_number = isinstance(cell, int | np.integer)
             time = np.datetime64(cell, "us") if is_number else np.datetime64(cell)
             return time.astype("datetime64[us]")

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     -------
     int
         0, when all running requests were answered. Otherwise the process ends here, with
-        the exit status 1.
+        the exit status 1; and with 2 if a model can't be served from the beginning.
     """
     parser = _parser(prog)
     options = parser.parse_args(arguments)
@@ -62,6 +62,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
         ).start()
     except (ImportError, OSError, ValueError) as error:
         parser.error(text_of(error))
+    for name, reason in server.refused.items():
+        server.stop()
+        parser.error(f"No version of {name!r} can be served: {reason}")
     print(f"Serving at {server.url}", flush=True)
     stop.wait()
     if not server.stop(options.grace):

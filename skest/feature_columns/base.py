@@ -18,7 +18,8 @@ from skest.core.sklearn_compat import (
     check_sample_weight,
     get_output_config,
 )
-from skest.feature_columns.describe import Description, describe, html_table
+from skest.core.tables import html_table
+from skest.feature_columns.describe import Description, describe
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
 

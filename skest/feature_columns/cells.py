@@ -18,12 +18,14 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import infer_dtype, is_hashable, is_numeric_dtype
 
+from skest.core.checks import warn
+
 Cells = np.ndarray | pd.Series
 
 # Floats hold every integer up to here, and not every one beyond.
 _EXACT_INTEGERS = 2.0**53
 _NUMBERS_AMONG_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal")
-_TIMES_AMONG_OBJECTS = ("date", "datetime", "period", "time", "timedelta")
+TIMES_AMONG_OBJECTS = ("date", "datetime", "period", "time", "timedelta")
 # How much of a value a message shows: characters, and bits of an integer.
 _MOST_SHOWN, _LONGEST_INTEGER = 80, 256
 
@@ -219,7 +221,7 @@ def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
         return np.array([str(value) for value in distinct], dtype=object)
     if found == "bytes":
         return np.array([_decoded(value, key) for value in distinct], dtype=object)
-    if found in _TIMES_AMONG_OBJECTS:
+    if found in TIMES_AMONG_OBJECTS:
         _refuse_times(key, type(distinct[0]).__name__)
     _refuse_mix(distinct, key)
 
@@ -312,6 +314,40 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
     return values
 
 
+def warn_of_merged(values: np.ndarray, dtype: Any, key: Hashable) -> None:
+    """Warn if a dtype of floats can't tell most of a column's integers apart.
+
+    Parameters
+    ----------
+    values : ndarray
+        Numbers of the column.
+    dtype : dtype
+        What they are to become.
+    key : str or int
+        Name of the column.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.cells import warn_of_merged
+    >>> warn_of_merged(2**20 + np.arange(5), "float32", "x")
+    """
+    dtype = np.dtype(dtype)
+    if values.dtype.kind not in "iu" or dtype.kind != "f" or not values.size:
+        return
+    n_bits = np.finfo(dtype).nmant + 1  # up to 2 ** n_bits, all of them are held
+    if max(int(values.max()), -int(values.min())) <= 2**n_bits:
+        return
+    n_distinct, n_left = (len(np.unique(v)) for v in (values, values.astype(dtype)))
+    if 2 * n_left < n_distinct:
+        wider = "give dtype='float64', or " if dtype.itemsize < 8 else ""
+        warn(
+            f"Column {key!r} holds integers beyond 2**{n_bits}, most of which become alike "
+            f"as {dtype}. If they name things, make categories of them, e.g. "
+            f"X[{key!r}].astype('category'); if they count, {wider}subtract the least."
+        )
+
+
 def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     missing = pd.isna(values)
     present = values[~missing]
@@ -324,7 +360,7 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
             f"Column {key!r} must hold numbers; got the string {text!r}. Convert it with "
             "pandas.to_numeric, or use a categorical column."
         )
-    if infer_dtype(present, skipna=False) in _TIMES_AMONG_OBJECTS:
+    if infer_dtype(present, skipna=False) in TIMES_AMONG_OBJECTS:
         _refuse_times(key, type(present[0]).__name__)
     result = np.full(values.shape, np.nan)
     try:

@@ -2,8 +2,7 @@
 """What a person is told of feature columns: kind, size and learned state, in a table."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from html import escape
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,32 +49,6 @@ learned='mean 30, deviation 10')
         )
         for column in columns
     ]
-
-
-def text_table(rows: Sequence[Sequence[str]], widest: int = 60) -> str:
-    """Return rows of cells in columns that are aligned; long cells are cut."""
-    cut = [[c if len(c) <= widest else f"{c[: widest - 1]}…" for c in r] for r in rows]
-    widths = [max(map(len, column)) for column in zip(*cut, strict=True)]
-    return "\n".join(
-        "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
-        for row in cut
-    )
-
-
-def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table that a click on its caption opens, as those of scikit-learn."""
-
-    def line(cells: Sequence[str], tag: str) -> str:
-        *short, last = map(escape, cells)
-        first = "".join(f"<{tag} nowrap>{cell}</{tag}>" for cell in short)
-        return f"<tr align=left>{first}<{tag}>{last}</{tag}></tr>"
-
-    body = "".join(line(row, "td") for row in rows)
-    return (
-        '<details class="skest" style="font-family: monospace">'
-        f"<summary>{escape(caption)}</summary><table cellpadding=3>"
-        f"<thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table></details>"
-    )
 
 
 def _kind(column: Any) -> str:

@@ -13,6 +13,7 @@ from sklearn.preprocessing import MinMaxScaler
 
 from skest.core.checks import check_choice, former_arguments
 from skest.feature_columns.base import DenseColumn, FittedPart, check_key
+from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.statistics import (
     UniformMap,
     can_hold,
@@ -256,7 +257,9 @@ class NumericColumn(DenseColumn):
             )
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        values, missing = self._read(table, copy=False)
+        raw = self._cells(table)
+        warn_of_merged(raw, self.dtype, self.key)
+        values, missing = self._checked(raw, copy=False)
         learned: dict[str, Any] = {}
         if self.indicate_missing == "auto":
             learned["indicated_"] = np.arange(0)
@@ -347,7 +350,12 @@ class NumericColumn(DenseColumn):
         self, table: Table, *, copy: bool = True
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """Cells in the column's dtype, 0 where they are missing; and where that is."""
-        raw, missing = self._cells(table), None
+        return self._checked(self._cells(table), copy)
+
+    def _checked(
+        self, raw: np.ndarray, copy: bool
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        missing = None
         # No mask of gaps is made where all is finite, as it mostly is.
         if not (all_finite := is_finite(raw)) and (gaps := np.isnan(raw)).any():
             # A zero is in the range of every dtype, while NaN can't be cast to

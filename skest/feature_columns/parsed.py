@@ -3,22 +3,20 @@
 
 import re
 from collections.abc import Callable, Hashable
-from datetime import UTC, date, datetime
+from datetime import date
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from skest.core.checks import check_choice
+from skest.core.dates import DATE, without_zone
 from skest.feature_columns.cells import Cells, numbers
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
 
 _DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
 _CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"
-_DATE = re.compile(
-    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?(Z|\+00:00)?", re.ASCII
-)
 _TIME = np.dtype("datetime64[us]")
 
 
@@ -155,7 +153,7 @@ def varying_parts(table: Table, key: Key) -> list[str]:
 
 def _is_date(cell: Any) -> bool:
     is_text = isinstance(cell, str)
-    return _DATE.fullmatch(cell) is not None if is_text else isinstance(cell, date)
+    return DATE.fullmatch(cell) is not None if is_text else isinstance(cell, date)
 
 
 def _parsed(
@@ -205,13 +203,10 @@ def _times(cells: Cells, key: Hashable) -> np.ndarray:
 
 
 def _time(cell: Any) -> np.datetime64:
-    if isinstance(cell, datetime) and cell.tzinfo is not None:
-        cell = cell.astimezone(UTC).replace(tzinfo=None)
-    if isinstance(cell, str):
-        cell = cell.removesuffix("Z").removesuffix("+00:00") or "NaT"
-    elif not isinstance(cell, date | np.datetime64):
+    if not isinstance(cell, str | date | np.datetime64):
         raise TypeError(type(cell).__name__)
-    return np.datetime64(cell).astype(_TIME)
+    cell = without_zone(cell)
+    return np.datetime64("NaT" if cell == "" else cell).astype(_TIME)
 
 
 def _part(times: np.ndarray, part: str) -> np.ndarray:

@@ -33,11 +33,17 @@ def eager_frame(X: Any) -> Any:
     Raises
     ------
     ValueError
-        If two columns have the same name.
+        If two columns have the same name, or names are of several levels.
     TypeError
         If the frame is lazy, or of a library that narwhals does not know.
     """
     is_pandas = isinstance(X, pd.DataFrame)
+    if is_pandas and isinstance(X.columns, pd.MultiIndex):
+        raise ValueError(
+            f"The columns of X have names of {X.columns.nlevels} levels (a MultiIndex), "
+            f"such as {X.columns[0]!r}; one name is expected. Join them: "
+            "X.columns = ['_'.join(map(str, name)) for name in X.columns]."
+        )
     if is_pandas and X.columns.is_unique:
         return X
     # For pyarrow, `columns` are not the names; and narwhals takes no duplicates.

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
-from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 from sklearn.utils import check_consistent_length
 
 _BLOCK = 2**16  # numbers of a piece, which a cache holds
@@ -587,6 +586,9 @@ def _of_tree(n: int, known: Known, distinct: np.ndarray, below: Any) -> _Starts:
             f"boundaries='tree:{n}' needs one target y to learn from; got {got}. Give y "
             f"to fit, or use 'distinct:{n}'."
         )
+    # Loads half of scikit-learn, which takes as long as the rest of skest.
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
     make = DecisionTreeRegressor if target.dtype.kind == "f" else DecisionTreeClassifier
     # Ranks, because a tree has its numbers in float32.
     ranks = np.searchsorted(distinct, known.values)[:, np.newaxis]

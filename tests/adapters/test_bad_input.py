@@ -71,6 +71,26 @@ def test_missing_labels(classifier_class, blobs):
 
 
 @pytest.mark.parametrize(
+    ("y", "error", "message"),
+    [
+        (["b", 1], TypeError, r"all strings .* holds 'b' \(str\) and 1 \(int\)"),
+        ([True, "b"], TypeError, r"holds 'b' \(str\) and True \(bool\)\. Convert"),
+        ([b"a", "b"], TypeError, r"holds 'b' \(str\) and b'a' \(bytes\)"),
+        (
+            [pd.Timestamp("2026"), pd.Timestamp("2027")],
+            ValueError,
+            "dates or durations",
+        ),
+    ],
+)
+def test_labels_that_are_no_classes(y, error, message, classifier_class, blobs):
+    X, _ = blobs
+    for labels in (y * (len(X) // 2), pd.Series(y * (len(X) // 2), dtype=object)):
+        with pytest.raises(error, match=message):
+            make(classifier_class).fit(X, labels)
+
+
+@pytest.mark.parametrize(
     ("params", "message"),
     [
         ({"hidden_units": (0,)}, "'hidden_units' must be positive integers"),
@@ -303,3 +323,15 @@ def test_the_remainder_is_dropped_or_inferred():
         array, [0, 1]
     )
     assert [column.name for column in model.feature_columns_.active] == ["x1", "x0"]
+
+
+@pytest.mark.parametrize("form", ["array", "numbers", "strings beside"])
+def test_integers_that_become_alike_as_floats_are_told(form):
+    numbers = 2**60 + np.arange(40)
+    X = {
+        "array": numbers[:, None],
+        "numbers": pd.DataFrame({"n": numbers}),
+        "strings beside": pd.DataFrame({"n": numbers, "s": ["a", "b"] * 20}),
+    }[form]
+    with pytest.warns(UserWarning, match="integers .* become alike as float64"):
+        make(skest.DNNClassifier, max_iter=1).fit(X, [0, 1] * 20)

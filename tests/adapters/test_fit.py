@@ -169,13 +169,37 @@ def test_clones_do_not_share_a_model_dir(table, tmp_path):
     assert model.n_iter_ == 2
 
 
+def test_verbose_says_what_was_chosen_and_why(table, capsys):
+    model = DNNClassifier(max_iter=2, verbose=1, random_state=0).fit(*table)
+    _, _, *lines = capsys.readouterr().out.splitlines()
+    told = dict(line.split(maxsplit=1) for line in lines[: len(model.auto_params_)])
+    assert told.keys() == model.auto_params_.keys()
+    assert told["early_stopping"].split(maxsplit=1) == [
+        "True",
+        "rows are held out from 100 rows on",
+    ]
+    assert told["learning_rate"].split(maxsplit=1) == [
+        "0.002",
+        "starts high and falls to almost zero in each cycle",
+    ]
+    DNNClassifier(
+        max_iter=1, verbose=1, lr_scheduler=torch.optim.lr_scheduler.ConstantLR
+    ).fit(*table)
+    assert "0.002  where the given schedule starts" in capsys.readouterr().out
+    DNNClassifier(max_iter=1, verbose=1, optimizer=torch.optim.Adam).fit(*table)
+    assert "None   that of the given optimizer" in capsys.readouterr().out
+
+
 def test_verbose_prints_a_line_an_epoch(table, capsys):
     X, y = table
     make(DNNClassifier, max_iter=3).fit(X, y)
     assert capsys.readouterr().out == ""
-    make(DNNClassifier, max_iter=3, verbose=1, early_stopping=True).fit(X, y)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
+    model = make(DNNClassifier, max_iter=3, verbose=1, early_stopping=True).fit(X, y)
+    title, head, *chosen, one, two, three = capsys.readouterr().out.splitlines()
+    assert title == f"Chosen for {len(X)} rows"
+    assert head.split() == ["parameter", "value", "why"]
+    assert [line.split()[0] for line in chosen] == list(model.auto_params_)
+    lines = [one, two, three]
     assert re.fullmatch(
         r"Epoch 1/3: loss [\d.]+, validation loss [\d.]+, [\d,]+ examples/s, "
         r"up to \d+ s left",

@@ -109,15 +109,3 @@ def test_slices_of_dictionaries(table):
     expected = model.fit(plain, y).predict_proba(plain)
     np.testing.assert_array_equal(model.fit(sliced, y).predict_proba(sliced), expected)
     assert cross_val_score(model, sliced, y, cv=2).shape == (2,)
-
-
-def test_frames_whose_names_are_tuples():
-    names = pd.MultiIndex.from_product([["a"], NAMES])
-    X = pd.DataFrame(NUMBERS, columns=names)
-    expected = small().fit(np.array(NUMBERS), Y).predict_proba(np.array(NUMBERS))
-    np.testing.assert_array_equal(small().fit(X, Y).predict_proba(X), expected)
-    mixed = pd.DataFrame([["x", 1.0], ["y", 2.0]] * 2, columns=names)
-    model = small().fit(mixed, Y)
-    assert model.predict(mixed).shape == (4,)
-    assert model.n_features_in_ == 2
-    assert not hasattr(model, "feature_names_in_")

@@ -125,6 +125,11 @@ def test_effects_of_all_kinds_of_columns(model, table):
 
     display = ColumnEffectDisplay.from_estimator(model, X, "built", grid_resolution=4)
     assert display.values[0] > np.datetime64("2020-01-01")
+    texts = X["built"].dt.strftime("%Y-%m-%dT%H:%M:%S+00:00")
+    texts = X.assign(built=texts.where(X.index > 2))
+    drawn = ColumnEffectDisplay.from_estimator(model, texts, "built", grid_resolution=4)
+    assert drawn.values.dtype.kind == "M"
+    assert drawn.missing_effect is not None
 
 
 def test_the_title_says_which_of_several(table):

@@ -223,3 +223,24 @@ def test_of_another_frame():
         columns.transform(X.rename(columns={"g": "h"}))
     with pytest.raises(ValueError, match="X has 1 features, but FeatureColumns is exp"):
         columns.transform(X[["f"]].to_numpy())
+
+
+@pytest.mark.parametrize(
+    ("first", "dtype", "mend"),
+    [
+        (2**60, "float64", "if they count, subtract the least"),
+        (2**30, "float32", "if they count, give dtype='float64', or subtract"),
+    ],
+)
+def test_integers_that_become_alike_are_told(first, dtype, mend):
+    column = numeric_column("n", dtype=dtype, normalizer="standard")
+    message = f"'n' holds integers beyond .* become alike as {dtype}.* {mend}"
+    with pytest.warns(UserWarning, match=message):
+        column.fit({"n": first + np.arange(100)})
+
+
+@pytest.mark.filterwarnings("error")
+def test_large_integers_that_stay_different_are_fine():
+    column = numeric_column("n", dtype="float64", normalizer="standard")
+    column.fit({"n": 2**40 + np.arange(100)})
+    column.fit({"n": 2**60 + 2**53 * np.arange(100)})

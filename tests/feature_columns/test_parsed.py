@@ -10,6 +10,12 @@ from numpy.testing import assert_allclose
 from skest import DNNRegressor
 from skest.feature_columns import parsed_numeric_column
 
+OFFSETS = [
+    "2026-01-31T02:00:00+02:00",
+    "2024-12-31 18:00:15.5-0530",
+    "1969-12-31 12:00+00",
+    "",
+]
 TEXTS = ["2026-01-31", "2024-12-31T23:30:15.5", "1969-12-31 12:00Z", None]
 TIMES = [
     datetime.date(2026, 1, 31),
@@ -32,13 +38,23 @@ PARTS = {
     [
         TEXTS,
         pd.Series(TEXTS),
+        OFFSETS,
         pd.Series(TIMES, dtype=object),
         NUMPY,
         pd.Series(NUMPY),
         pd.Series(NUMPY).dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"),
         pl.Series(NUMPY.astype("M8[us]")),
     ],
-    ids=["texts", "text series", "Python", "NumPy", "pandas", "zone", "polars"],
+    ids=[
+        "texts",
+        "text series",
+        "offsets",
+        "Python",
+        "NumPy",
+        "pandas",
+        "zone",
+        "polars",
+    ],
 )
 def test_dates(cells):
     for part, expected in PARTS.items():
@@ -68,6 +84,7 @@ def test_what_is_refused():
         ("number", ["1", "abc"], "'c' must hold numbers, also as strings; got 'abc'"),
         ("number", ["1", "inf"], "'c' holds inf"),
         ("month", ["2026-02-31"], "'c' must hold dates in ISO form.*'2026-02-31'"),
+        ("month", ["0001-01-01T00:00+02:00"], "must hold dates.*'0001-01-01T00:00"),
         ("month", [1.5], "'c' must hold dates; got dtype float64"),
         ("year", ["2026-02-01"], "'parse' .* must be one of 'number', 'seconds'"),
     ]:
@@ -89,10 +106,17 @@ def test_export(tmp_path):
     X["t"] = pd.date_range("2026-01-01", periods=60)
     model.set_params(feature_columns=[numbers, dates]).fit(X, y)
     loaded = export.load(model.export(tmp_path))
-    for times in (X["t"], X["t"].dt.tz_localize("UTC"), X["t"].astype(str) + "Z"):
+    zoned = X["t"].dt.tz_localize("UTC").dt.tz_convert("Etc/GMT-2").astype(str)
+    assert zoned[0].endswith("+02:00")
+    for times in (
+        X["t"],
+        X["t"].dt.tz_localize("UTC"),
+        X["t"].astype(str) + "Z",
+        zoned,
+    ):
         found = loaded.predict({"n": y, "t": times})
         assert_allclose(found, model.predict(X), atol=1e-5)
-    for wrong in ("yesterday", 1.5):
+    for wrong in ("yesterday", "0001-01-01T00:00+02:00", 1.5):
         with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO"):
             loaded.predict({"n": [1.0], "t": [wrong]})
     with pytest.raises(ValueError, match="'t' has a missing value"):

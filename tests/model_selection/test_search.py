@@ -367,7 +367,8 @@ def test_a_search_says_how_far_it_is(cancer, capsys, monkeypatch):
     assert any(" left" in line for line in lines)
     best = f"2 of 2 candidates done, 4 of 4 fits, best score {search.best_score_:.4g}, "
     assert lines[-1].startswith(f"Search: {best}")
-    assert all(line.startswith("Epoch ") for line in said[end + 1 :])
+    assert said[end + 1].startswith("Chosen for ")
+    assert said[-1].startswith("Epoch ")
     search.set_params(verbose=0, refit=False).fit(*cancer)
     assert capsys.readouterr().out == ""
     cross_validate(model, *cancer, cv=2, verbose=1)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from pandas.api.types import is_extension_array_dtype
+from pandas.api.types import infer_dtype, is_extension_array_dtype
 from scipy.optimize import minimize_scalar
 from scipy.sparse import issparse
 from scipy.special import log_softmax
@@ -18,12 +18,15 @@ from sklearn.utils.validation import column_or_1d
 
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Predictions, Target
+from skest.feature_columns.cells import TIMES_AMONG_OBJECTS
 from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.multi_label import MultiLabelHead
 from skest.keys import PredictionKeys
 
 # Position of a class that was not learned, which is never predicted.
 _UNKNOWN = -2
+# Labels in a message.
+_MOST_SHOWN = 10
 
 
 class ClassTarget(Target):
@@ -83,8 +86,8 @@ class ClassTarget(Target):
             check_classification_targets(known)
         if unknown and strict:
             raise ValueError(
-                f"y contains labels that are not among the classes: {unknown}; "
-                f"the classes are {self.classes.tolist()}. Name all classes in the "
+                f"y contains labels that are not among the classes: {_some(unknown)}; "
+                f"the classes are {_some(self.classes.tolist())}. Name all classes in the "
                 "first call (classes=...), or fit anew."
             )
         if (codes < 0).any():
@@ -133,24 +136,40 @@ class ClassTarget(Target):
             known = y[~pd.isna(y)]
             if known.dtype.kind == "O":  # gaps hide the type of the others
                 known = pd.Series(known).infer_objects().to_numpy()
-        _check_labels(known)
+        _check_labels(known, self.owner)
         return y, known
 
 
-def _check_labels(y: NDArray[Any]) -> None:
-    """Refuse dates, and NaN, None and infinity, which np.unique would take for classes."""
-    if y.dtype.kind in "mM":
+def _some(labels: list[Any]) -> str:
+    """Return the first labels of a list, which may have thousands."""
+    more = f", … ({len(labels):,} in all)" if len(labels) > _MOST_SHOWN else ""
+    return f"[{', '.join(map(repr, labels[:_MOST_SHOWN]))}{more}]"
+
+
+def _check_labels(y: NDArray[Any], owner: str) -> None:
+    """Refuse what np.unique can't sort or would take for classes: dates, gaps, mixtures."""
+    kind = y.dtype.kind
+    if kind in "mM" or (kind == "O" and infer_dtype(y) in TIMES_AMONG_OBJECTS):
+        what = y.dtype if kind in "mM" else type(y[0]).__name__
         raise ValueError(
-            f"y holds dates or durations (dtype {y.dtype}), which are no classes. Make "
+            f"y holds dates or durations ({what}), which are no classes. Make "
             "numbers or categories of them."
         )
-    if y.dtype.kind == "f":
+    if kind == "f":
         assert_all_finite(y, input_name="y")
-    elif y.dtype.kind == "O":
+    elif kind == "O":
         n_missing = int(pd.isna(y).sum())
         if n_missing:
             raise ValueError(
                 f"Input y contains NaN: {n_missing} label(s) are missing. Drop these rows."
+            )
+        are_strings = np.fromiter((isinstance(label, str) for label in y), bool, len(y))
+        if are_strings.any() and not are_strings.all():
+            text, other = y[are_strings.argmax()], y[are_strings.argmin()]
+            raise TypeError(
+                f"Labels of {owner} must be all strings or all numbers; y holds {text!r} "
+                f"(str) and {other!r} ({type(other).__name__}). Convert them, e.g. with "
+                "pandas.Series(y).astype(str)."
             )
 
 

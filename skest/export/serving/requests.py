@@ -43,6 +43,13 @@ class RequestError(Exception):
         self.status = status
 
 
+class Refusal(NamedTuple):
+    """Why a version is not served, and its files then; None tries it at every look."""
+
+    files: object
+    reason: str
+
+
 class Served:
     """The newest version of a model that could be loaded, checked and tested.
 
@@ -61,7 +68,7 @@ class Served:
         self._load = load
         # Replaced as a whole: requests read it while it is refreshed.
         self.newest: tuple[int, Model] | None = None
-        self.refused: dict[int, object] = {}
+        self.refused: dict[int, Refusal] = {}
 
     def refresh(self) -> None:
         """Load the newest version, unless it is served already.
@@ -72,12 +79,13 @@ class Served:
         one = (self._path / MANIFEST).exists()
         paths = [self._path] if one else list_versions(self._path)
         found = {version_number(path.name) or 1: path for path in paths}
-        self.refused = {n: files for n, files in self.refused.items() if n in found}
+        self.refused = {n: why for n, why in self.refused.items() if n in found}
         for number in sorted(found, reverse=True):
             if self.newest and number <= self.newest[0]:
                 return
             files = _files_of(found[number])
-            if files is not None and self.refused.get(number) == files:
+            before = self.refused.get(number)
+            if before is not None and before.files == files is not None:
                 continue
             try:
                 model = self._load(found[number])
@@ -86,7 +94,8 @@ class Served:
             except Exception as error:
                 _LOGGER.warning("Version %d is not served: %s", number, error)
                 # A disk that is out of reach is no fault of the files.
-                self.refused[number] = None if isinstance(error, OSError) else files
+                kept = None if isinstance(error, OSError) else files
+                self.refused[number] = Refusal(kept, str(error))
                 continue
             self.refused.pop(number, None)
             self.newest = number, model
@@ -148,6 +157,15 @@ class Catalog:
     def waiting(self) -> list[str]:
         """The models that have no version yet."""
         return [name for name, model in self.models.items() if not model.newest]
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Of models that have versions, but none to serve, why the newest is refused."""
+        return {
+            name: model.refused[max(model.refused)].reason
+            for name in self.waiting
+            if (model := self.models[name]).refused
+        }
 
     @property
     def ready(self) -> bool:

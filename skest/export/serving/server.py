@@ -125,6 +125,11 @@ class ModelServer:
         """Whether every model has a version, and the server is not stopping."""
         return self._catalog.ready
 
+    @property
+    def refused(self) -> dict[str, str]:
+        """Of models that have versions, but none to serve, why the newest is refused."""
+        return self._catalog.refused
+
     def start(self) -> Self:
         """Listen, and load the models; return when they are loaded.
 
@@ -140,9 +145,9 @@ class ModelServer:
         except BaseException:
             self.stop()
             raise
-        for name in self._catalog.waiting:
+        for name in set(self._catalog.waiting) - set(self.refused):
             _LOGGER.warning(
-                "The directory of %s has no version that can be served yet, a folder that "
+                "The directory of %s has no version to be served yet, a folder that "
                 "`skest export MODEL -o DIRECTORY` or estimator.export(directory) writes; "
                 "it is looked through every %g s.",
                 name,

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,6 +186,20 @@ def test_wrong_command_lines(base, tmp_path, capsys, monkeypatch, arguments, mes
         serve.main([text.format(base=base) for text in arguments])
     error = capsys.readouterr().err
     assert message in error or "name of a model must be" in error
+
+
+def test_what_can_not_be_served_from_the_beginning(base, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
+    shutil.copytree(base, tmp_path / "damaged")
+    for model in (tmp_path / "damaged").glob("*/model.onnx"):
+        model.write_bytes(model.read_bytes() + b"x")
+    paths = [f"sound={base}", str(tmp_path / "damaged")]
+    with pytest.raises(SystemExit, match="2"):
+        serve.main([*paths, "--port", "0", "--no-trial"])
+    error = (
+        "serve: error: No version of 'damaged' can be served: .* incomplete or damaged"
+    )
+    assert re.search(error, capsys.readouterr().err)
 
 
 def test_names_of_models(base):

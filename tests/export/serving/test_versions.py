@@ -101,7 +101,7 @@ def test_wrong_arguments(tmp_path):
 
 def test_before_the_first_version_the_server_is_not_ready(tmp_path, caplog):
     with ModelServer({"double": tmp_path}, port=0, poll_seconds=0.02) as server:
-        assert "The directory of double has no version that can be" in caplog.text
+        assert "The directory of double has no version to be served" in caplog.text
         ask = Client(server)
         for path in ("/v2/health/ready", "/v2/models/double/ready"):
             status, answer = ask(path)

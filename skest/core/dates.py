@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dates and times, also as strings in ISO form: what a time zone makes of them."""
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+#: A date as a string that is read without being asked to.
+DATE = re.compile(
+    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d(:?\d\d)?)?)?(Z|\+00:00)?",
+    re.ASCII,
+)
+_WITH_OFFSET = re.compile(r".*[ T]\d\d:\d\d.*[+-]\d\d(:?\d\d)?", re.ASCII)
+
+
+def without_zone(cell: Any) -> Any:
+    """Return a date or a string in UTC and without its time zone; all else as it is.
+
+    Raises
+    ------
+    ValueError
+        If a string with an offset is no date, or leaves the years 1 to 9999.
+
+    Examples
+    --------
+    >>> from skest.core.dates import without_zone
+    >>> without_zone("2026-01-31T00:30+02:00")
+    datetime.datetime(2026, 1, 30, 22, 30)
+    >>> without_zone("2026-01-31Z")
+    '2026-01-31'
+    """
+    if isinstance(cell, str):
+        cell = cell.removesuffix("Z").removesuffix("+00:00")
+        if _WITH_OFFSET.fullmatch(cell):
+            cell = datetime.fromisoformat(cell)
+    if isinstance(cell, datetime) and cell.tzinfo is not None:
+        try:
+            return cell.astimezone(UTC).replace(tzinfo=None)
+        except OverflowError as error:
+            raise ValueError(str(error)) from None
+    return cell
