@@ -96,7 +96,8 @@ out afterwards. {unseen}
 {n_elsewhere} more (`benchmarks/elsewhere_tables.py`; `--elsewhere`), chosen before
 anything was fitted to them by someone who had not seen the library; "forest" is
 `RandomForest…`. Since then, to what epoch the last training goes was chosen with some of
-them, too. {elsewhere}
+them, too, and insteval, whose ids are strings of digits, showed that such strings must be
+read as categories. {elsewhere}
 
 ## Measured with
 
