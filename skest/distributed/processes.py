@@ -130,15 +130,6 @@ class Processes:
         """Return the names of those that have not ended."""
         return [name for name, job in self._jobs.items() if not job.future.done()]
 
-    def pids(self) -> dict[str, int]:
-        """Return the process of each that runs."""
-        return {
-            name: pid
-            for name, job in self._jobs.items()
-            if not job.future.done()
-            for pid in list(job.executor._processes)
-        }
-
     def close(self) -> None:
         """End all processes."""
         for job in self._jobs.values():
@@ -164,17 +155,11 @@ def _do(job: Any, handles: list[Any], arguments: dict[str, Any], parent: int) ->
     try:
         read_job(job.detach())(**arguments)
     except Exception as error:
-        if _can_be_raised(error):
-            raise
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-def _can_be_raised(error: Exception) -> bool:
-    """Tell whether an error can be raised in another process; some can't be built."""
-    with contextlib.suppress(Exception):
-        pickle.loads(cloudpickle.dumps(error))
-        return True
-    return False
+        try:  # some can be raised here only, because they can't be built again
+            pickle.loads(cloudpickle.dumps(error))
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise
 
 
 _ALIGNMENT = 64  # bytes, for vector instructions

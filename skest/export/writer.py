@@ -39,7 +39,12 @@ from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.runtime import load
-from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
+from skest.export.warmup import (
+    by_output,
+    cells_of,
+    made_up_rows,
+    rows_of,
+)
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -228,17 +233,16 @@ def _write_model(proto: Any, directory: Path) -> None:
 
 def _manifest(exported: Exported) -> dict[str, Any]:
     model = exported.model
-    runtime = model.runtime()
     return {
         "schema": SCHEMA,
-        "kind": runtime["format"],
+        "kind": "onnx",
         "created": int(time.time()),
         "model": {
             **exported.described,
             "skest": __version__,
             "torch": torch.__version__,
         },
-        "runtime": runtime,
+        "runtime": model.runtime(),
         "features": {spec.name: spec.to_json() for spec in model.inputs},
         "signatures": {name: s.to_json() for name, s in model.signatures.items()},
         "files": {},

@@ -315,7 +315,7 @@ class RowSparse(Optimizer):
                 )
         if not any(_is_like(slot, loan.rows) for slot in slots.values()):
             return slots
-        initial = self._initial_slots(loan)
+        initial = slots_of_zeros(self.inner, loan.group, loan.rows[:1])
         return {
             name: initial[name].expand_as(loan.table).contiguous()
             if _is_like(slot, loan.rows)
@@ -323,17 +323,20 @@ class RowSparse(Optimizer):
             for name, slot in slots.items()
         }
 
-    def _initial_slots(self, loan: _Loan) -> dict[str, Any]:
-        """State of a row of zeros after one step of `inner` with gradient zero."""
-        probe = torch.zeros_like(loan.rows[:1])
-        probe.grad = torch.zeros_like(probe)
-        groups = self.inner.param_groups
-        self.inner.param_groups = [{**loan.group, "params": [probe]}]
-        try:
-            self.inner.step()
-        finally:
-            self.inner.param_groups = groups
-        return self.state.pop(probe)
+
+def slots_of_zeros(
+    rule: Optimizer, group: dict[str, Any], like: Tensor
+) -> dict[str, Any]:
+    """Return the state of zeros after one step of a rule with gradient zero."""
+    probe = torch.zeros_like(like, requires_grad=True)
+    probe.grad = torch.zeros_like(probe)
+    groups = rule.param_groups
+    rule.param_groups = [{**group, "params": [probe]}]
+    try:
+        rule.step()
+    finally:
+        rule.param_groups = groups
+    return rule.state.pop(probe, {})
 
 
 def rule_of(optimizer: Optimizer) -> Optimizer:

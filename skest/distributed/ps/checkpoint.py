@@ -267,10 +267,10 @@ def state_in_files(
         for description, of_saved in zip(descriptions, saved, strict=False):
             description |= {key: of_saved[key] for key in ("slots", "values")}
         stored = files.stored("variables")
-        tensors = {f"variable:{v.name}": stored[v.name].rows() for v in variables.all}
-        for name, slot in files.stored("optimizer").items():
+        tensors = {f"variable:{v.name}": stored[v.name]() for v in variables.all}
+        for name, read in files.stored("optimizer").items():
             if not name.startswith(_OF_THIS_PROCESS):
-                tensors[name] = slot.rows()
+                tensors[name] = read()
     return Part(descriptions, tensors)
 
 

@@ -292,7 +292,16 @@ def rebuilt_optimizer(
     cls = _class(description["module"], description["class"])
     try:
         with TablesElsewhere():  # slots that are made at once are replaced below
-            made = _made(cls, groups)
+            # What was a tuple is one again, before JSON made a list of it.
+            for group in groups:
+                group |= {
+                    key: tuple(value)
+                    for key, value in group.items()
+                    if isinstance(value, list) and key != "params"
+                }
+            taken = list(inspect.signature(cls).parameters)[1:]
+            first = {key: groups[0][key] for key in taken if key in groups[0]}
+            made = cls(groups, **first)
     except Exception as error:
         raise ValueError(
             f"The optimizer {cls.__name__} can't be made again on a parameter server: "
@@ -331,20 +340,6 @@ def _class(module: str, name: str) -> type[Optimizer]:
             "parameter server can do. Use another, such as Adagrad."
         )
     return found
-
-
-def _made(cls: type[Optimizer], groups: list[dict[str, Any]]) -> Optimizer:
-    taken = list(inspect.signature(cls).parameters)[1:]
-    first = {key: _tuple(value) for key, value in groups[0].items() if key in taken}
-    groups = [{key: _tuple(value) for key, value in g.items()} for g in groups]
-    for group in groups:
-        group["params"] = list(group["params"])
-    return cls(groups, **first)
-
-
-def _tuple(value: Any) -> Any:
-    """Return what was a tuple before JSON made a list of it."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 _ALIGNMENT = 64  # bytes, of all memory that torch allocates

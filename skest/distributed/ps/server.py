@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -545,46 +545,3 @@ def serve_parameters(address: str | socket.socket, ps: int = 0, **options: Any) 
 def serve_at(ps: int, files: list[int], **options: Any) -> None:
     """Do what `serve_parameters` does, at a socket that listens; `files` has it."""
     serve_parameters(socket.socket(fileno=files[0]), ps, **options)
-
-
-class LocalServers:
-    """Parameter servers on the loopback interface; a context manager.
-
-    Parameters
-    ----------
-    num_ps : int, default=1
-        How many.
-    **options
-        Of `ParameterServer`.
-
-    Attributes
-    ----------
-    addresses : list of str
-        ``"host:port"`` of each.
-    servers : list of ParameterServer
-        The servers themselves.
-
-    Examples
-    --------
-    >>> from skest.distributed.ps.server import LocalServers
-    >>> with LocalServers(2) as servers:
-    ...     len(servers.addresses)
-    2
-    """
-
-    def __init__(self, num_ps: int = 1, **options: Any) -> None:
-        self.servers = [
-            ParameterServer("127.0.0.1:0", ps, **options) for ps in range(num_ps)
-        ]
-        self.addresses = [server.address for server in self.servers]
-
-    def __enter__(self) -> Self:
-        for server in self.servers:
-            server.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for server in self.servers:
-            server.stop()
-        for server in self.servers:
-            server.close()

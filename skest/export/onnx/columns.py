@@ -421,7 +421,7 @@ def _smoothly_clipped(values: Value) -> Value:
     low, high = values.constant(-CLIPPED), values.constant(CLIPPED)
     values = values.graph.add("Clip", values, low, high)
     third = values / 3
-    return values / (third * third + 1).sqrt()
+    return values / _node("Sqrt")(third * third + 1)
 
 
 def _joined(parts: Sequence[Numbers], name: str) -> np.ndarray:
@@ -513,6 +513,12 @@ def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
     return encoded
 
 
+def given_parts(columns: Any) -> dict[Any, FeatureColumns]:
+    """Return the columns by the part of the network that takes them."""
+    parts = columns if isinstance(columns, Mapping) else {None: columns}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
 def encode_all(
     graph: Graph,
     columns: FeatureColumns | Mapping[Any, FeatureColumns | None] | None,
@@ -530,8 +536,7 @@ def encode_all(
     dtype, forms
         See `Inputs`.
     """
-    parts = columns if isinstance(columns, Mapping) else {None: columns}
-    given = {name: part for name, part in parts.items() if part is not None}
+    given = given_parts(columns)
     every = [column for part in given.values() for column in part.active]
     inputs = Inputs(graph, every, dtype, forms)
     if not given:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from skest.exceptions import ExportError
-from skest.export.onnx.columns import encode_all
+from skest.export.onnx.columns import encode_all, given_parts
 from skest.export.onnx.graph import (
     IR_VERSION,
     OPSETS,
@@ -197,7 +197,7 @@ def mean_onnx(
     parts = {
         (i, part): columns
         for i, model in enumerate(models)
-        for part, columns in _parts(model.columns).items()
+        for part, columns in given_parts(model.columns).items()
     }
     inputs, encoded = encode_all(graph, parts, dtype, forms or {})
     logits = []
@@ -223,12 +223,6 @@ def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) ->
         low, high = (np.asarray(values, dtype) for values in model.logits_range)
         logits = logits.within(low, high)
     return logits
-
-
-def _parts(columns: Any) -> dict[Any, Any]:
-    """Return the columns by the part of the network that takes them."""
-    parts = columns if isinstance(columns, Mapping) else {None: columns}
-    return {part: given for part, given in parts.items() if given is not None}
 
 
 def _of_head(graph: Graph, head: Head, logits: Any, classes: Any) -> dict[str, Traced]:
@@ -381,10 +375,9 @@ def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
         if not given.traceable:
             raise
         # Otherwise, it is a module that only torch knows.
-    found = traced(_named_logits, network, graph, given)
+    found = traced(
+        lambda logits: logits if isinstance(logits, Mapping) else {_LOGITS: logits},
+        *(network, graph, given),
+    )
     values = {key: entry.value for key, entry in found.items()}
     return values.get(_LOGITS, values)
-
-
-def _named_logits(logits: Any) -> Mapping[Any, Any]:
-    return logits if isinstance(logits, Mapping) else {_LOGITS: logits}
