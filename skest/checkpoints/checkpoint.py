@@ -15,12 +15,7 @@ from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
 from skest.optimizers.row_sparse import is_row_table, rule_of
 from skest.optimizers.schedules import FunctionLR, is_scheduler_of
-from skest.optimizers.state import (
-    from_json,
-    load_named_state,
-    named_state,
-    to_json,
-)
+from skest.optimizers.state import from_json, load_named_state, named_state, to_json
 
 _ALIGNMENT = 64  # bytes, of all memory that torch allocates
 

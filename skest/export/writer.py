@@ -39,12 +39,7 @@ from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.runtime import load
-from skest.export.warmup import (
-    by_output,
-    cells_of,
-    made_up_rows,
-    rows_of,
-)
+from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -222,10 +217,7 @@ def _write_model(proto: Any, directory: Path) -> None:
 
     size = sum(tensor.ByteSize() for tensor in proto.graph.initializer)
     onnx.save_model(
-        proto,
-        directory / MODEL,
-        save_as_external_data=size > _LARGE,
-        location=_WEIGHTS,
+        proto, directory / MODEL, save_as_external_data=size > _LARGE, location=_WEIGHTS
     )
     if size > _LARGE:  # onnx keeps it from all others, whatever the umask is
         (directory / _WEIGHTS).chmod((directory / MODEL).stat().st_mode)

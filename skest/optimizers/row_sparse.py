@@ -194,10 +194,7 @@ class RowSparse(Optimizer):
                     param.grad = grad.to_dense()
 
     def _lend(
-        self,
-        group: dict[str, Any],
-        touched: dict[Tensor, _Touched],
-        loans: list[_Loan],
+        self, group: dict[str, Any], touched: dict[Tensor, _Touched], loans: list[_Loan]
     ) -> list[Tensor]:
         """Parameters of a group with the touched rows in place of row tables."""
         params = []

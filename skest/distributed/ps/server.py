@@ -16,13 +16,7 @@ from typing import Any
 
 import torch
 
-from skest.distributed.ps.connection import (
-    Peer,
-    RefusedError,
-    Session,
-    listen,
-    welcome,
-)
+from skest.distributed.ps.connection import Peer, RefusedError, Session, listen, welcome
 from skest.distributed.ps.messages import (
     Message,
     Op,

@@ -31,12 +31,7 @@ from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
 from skest.distributed.ps.rows import TablesElsewhere
-from skest.distributed.ps.variables import (
-    Variables,
-    elsewhere_of,
-    hidden,
-    unique_state,
-)
+from skest.distributed.ps.variables import Variables, elsewhere_of, hidden, unique_state
 from skest.engine.loop import (
     INPUT_ENDED,
     Halves,

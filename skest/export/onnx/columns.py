@@ -658,10 +658,7 @@ def _positions(values: Value, first: int) -> Value:
 def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
     raw = inputs.numbers(column.key)
     scaled = raw / column.scale_.astype(raw.dtype)
-    return {
-        column.encoded_key: EveryId(column.num_buckets),
-        column.weight_key: scaled,
-    }
+    return {column.encoded_key: EveryId(column.num_buckets), column.weight_key: scaled}
 
 
 @_encoded.register

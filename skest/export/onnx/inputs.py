@@ -13,10 +13,7 @@ from skest.export.artifact import MICROSECONDS
 from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
-from skest.feature_columns.categorical import (
-    IdentityColumn,
-    KeyedCategoricalColumn,
-)
+from skest.feature_columns.categorical import IdentityColumn, KeyedCategoricalColumn
 from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColumn
 from skest.feature_columns.encoding import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
@@ -30,9 +27,7 @@ from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
-from skest.feature_columns.vocabulary import (
-    VocabularyColumn,
-)
+from skest.feature_columns.vocabulary import VocabularyColumn
 
 
 class Demand(NamedTuple):

@@ -11,14 +11,7 @@ from torch import nn
 
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import encode_all, given_parts
-from skest.export.onnx.graph import (
-    IR_VERSION,
-    OPSETS,
-    STRING,
-    Graph,
-    concat,
-    to_model,
-)
+from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, concat, to_model
 from skest.export.onnx.heads import (
     members_mean,
     split_logits,
@@ -27,12 +20,7 @@ from skest.export.onnx.heads import (
 )
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
-from skest.export.onnx.tracing import (
-    SpecInputs,
-    Traced,
-    spec_inputs,
-    traced,
-)
+from skest.export.onnx.tracing import SpecInputs, Traced, spec_inputs, traced
 from skest.export.signatures import Signature, TensorInfo, model_signatures
 from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.columns import FeatureColumns
