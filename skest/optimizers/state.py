@@ -66,7 +66,7 @@ def named_state(
     tensors: dict[str, Tensor] = {}
     slots: dict[str, list[str]] = {}
     values: dict[str, dict[str, Any]] = {}
-    for name, param in _members(groups):
+    for name, param in (member for group in groups for member in group.items()):
         for slot, value in optimizer.state.get(param, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"{name}/{slot}"] = value.detach()
@@ -143,7 +143,8 @@ def load_named_state(
             + "\nUse the network and optimizer that it was saved from, or train anew."
         )
     state = {}
-    for position, (name, param) in enumerate(_members(groups)):
+    members = [member for group in groups for member in group.items()]
+    for position, (name, param) in enumerate(members):
         slots = {
             slot: tensors[f"{name}/{slot}"].detach()
             for slot in scalars["slots"].get(name, ())
@@ -230,10 +231,6 @@ def _named_groups(
                 "network.named_parameters() of the network it was made for."
             )
     return [{names[p]: p for p in group["params"]} for group in optimizer.param_groups]
-
-
-def _members(groups: list[dict[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    return [member for group in groups for member in group.items()]
 
 
 def _class_name(optimizer: Optimizer) -> str:

@@ -26,7 +26,6 @@ from skest.distributed.ps.messages import (
 )
 from skest.distributed.ps.variables import (
     Part,
-    Variable,
     Variables,
     described,
     held_description,
@@ -177,7 +176,9 @@ def snapshot(
                 continue
             v = by_name[variable_of(name)]
             holders: list[int | None] = [ps]
-            if _is_share(shape, v, ps, variables.num_ps):
+            n_rows = n_rows_of(v.shape[0], ps, variables.num_ps) if v.ps == -1 else None
+            # Its rows of a table, and not a number that it has of it.
+            if [*shape] == [n_rows, *v.shape[1:]]:
                 shape = v.shape
                 holders = [i if name in c else None for i, c in enumerate(contents)]
             served = ServedTensor(
@@ -187,11 +188,6 @@ def snapshot(
             tensors[name] = served if shape else served[:].reshape(())
     parts = [reply.control["optimizers"] for reply in replies]
     return Snapshot(replies[0].step, parts, tensors)
-
-
-def _is_share(shape: Sequence[int], v: Variable, ps: int, num_ps: int) -> bool:
-    """Tell whether what a server has are its rows of a table, and not a number of it."""
-    return v.ps == -1 and [*shape] == [n_rows_of(v.shape[0], ps, num_ps), *v.shape[1:]]
 
 
 def join(found: Snapshot, own: Checkpoint, others: Mapping[str, str]) -> Checkpoint:

@@ -19,10 +19,10 @@ from skest.distributed.ps.variables import (
     Part,
     Variable,
     Variables,
-    mark_row_table,
     n_rows_of,
     variable_of,
 )
+from skest.feature_columns.lookup import row_table
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import load_named_state, named_state, set_group_options
@@ -90,9 +90,7 @@ class Shard:
             place.copy_(self._given(part.tensors, v, v.shape))
         for v, n in zip(self._tables, n_rows, strict=True):
             shape = (n, *v.shape[1:])
-            table = nn.Parameter(self._given(part.tensors, v, shape))
-            mark_row_table(table)
-            self._parameters[v.name] = table
+            self._parameters[v.name] = row_table(self._given(part.tensors, v, shape))
         self._constants = {
             v.name: part.tensors[f"variable:{v.name}"]
             for v in variables.of_kind("constant", ps)

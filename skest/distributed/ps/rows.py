@@ -235,19 +235,16 @@ _KEPT_BYTES = 1 << 30
 _BRING = "bring_rows"  # as `skest.feature_columns.lookup.bring_rows` looks for it
 
 
-class _Lookup(NamedTuple):
-    """What tells one look-up of a step from others."""
+_Lookup = tuple[int, int, int, bool]
 
-    number: int
-    identity: int
-    version: int
-    with_first: bool
 
-    @classmethod
-    def of(cls, number: int, ids: Tensor, with_first: bool) -> "_Lookup":
-        """Return that of ids in a table, as long as nobody writes into the ids."""
-        version = 0 if ids.is_inference() else ids._version
-        return cls(number, id(ids), version, with_first)
+def _lookup(number: int, ids: Tensor, with_first: bool) -> _Lookup:
+    """Return what tells one look-up in a table from others of a step.
+
+    As long as nobody writes into the ids: their version is in it.
+    """
+    version = 0 if ids.is_inference() else ids._version
+    return number, id(ids), version, with_first
 
 
 class Wanted(NamedTuple):
@@ -333,7 +330,7 @@ class RemoteRows:
         for number, path, with_first in self._plan:
             ids = _at(features, path)
             if ids is not None:
-                lookups[_Lookup.of(number, ids, with_first)] = ids
+                lookups[_lookup(number, ids, with_first)] = ids
                 found.setdefault(number, []).append(_rows(ids, with_first))
         if not found:
             return Wanted(features, lookups, {}, None)
@@ -366,9 +363,9 @@ class RemoteRows:
     def check_gradients(self) -> None:
         """Raise ValueError if rows have a gradient that were not brought."""
         ids = {
-            n: found
+            n: found._indices()[0]
             for n, table in enumerate(self._tables)
-            if (found := table.rows_with_gradient()) is not None
+            if (found := table.gradient()) is not None
         }
         if not ids:
             return
@@ -439,7 +436,11 @@ class RemoteRows:
             if own is None:
                 continue
             if module.max_norm is not None:
-                raise ValueError(_MAX_NORM_REFUSED)
+                raise ValueError(
+                    "An embedding with 'max_norm' changes its rows in the forward pass, "
+                    "which parameter servers do not see. Use embedding_column, whose "
+                    "'max_norm' does not, or an embedding without it."
+                )
             before = self._before_embedding(own)
             handle = module.register_forward_pre_hook(before, with_kwargs=True)
             self._handles.append(handle)
@@ -468,24 +469,20 @@ class RemoteRows:
         sizes = torch.tensor([len(self._tables[n].values) for n in ids])
         limits = sizes.repeat_interleave(torch.tensor(found.counts))
         if (torch.cat(found.ids) >= limits.to(found.kept.device)).any():
-            raise IndexError(self._beyond(dict(zip(ids, found.ids, strict=True))))
+            beyond = [
+                f"{int(own.max())} in {table.name!r}, of {len(table.values)} rows"
+                for n, own in zip(ids, found.ids, strict=True)
+                if len(own) and own.max() >= len((table := self._tables[n]).values)
+            ]
+            raise IndexError(
+                "Ids that are looked up must be less than the number of rows; got "
+                f"{', '.join(beyond)}."
+            )
         return found
-
-    def _beyond(self, rows: dict[int, Tensor]) -> str:
-        """Say which ids are no rows of their tables."""
-        found = [
-            f"{int(ids.max())} in {table.name!r}, of {len(table.values)} rows"
-            for table, ids in ((self._tables[n], ids) for n, ids in rows.items())
-            if len(ids) and ids.max() >= len(table.values)
-        ]
-        return (
-            "Ids that are looked up must be less than the number of rows; got "
-            f"{', '.join(found)}."
-        )
 
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
         """Fetch the rows that a look-up will read, unless they are there."""
-        lookup = _Lookup.of(number, ids, with_first)
+        lookup = _lookup(number, ids, with_first)
         if lookup in self._wanted.lookups:
             return
         path = self._known.get(id(ids))
@@ -528,11 +525,6 @@ class _Table:
         self.values.index_copy_(0, ids, rows.to(self.values.device))
         self._brought_at.index_fill_(0, ids, step)
 
-    def rows_with_gradient(self) -> Tensor | None:
-        """Return which rows have a gradient, None if the table has none of rows."""
-        grad = self.parameter.grad
-        return grad._indices()[0] if grad is not None and grad.is_sparse else None
-
     def gradient(self) -> Tensor | None:
         """Return the gradient, which is one of rows, or None."""
         grad = self.parameter.grad
@@ -570,10 +562,3 @@ def _at(features: Any, path: tuple[str, ...]) -> Tensor | None:
             return None
         features = features[key]
     return features if isinstance(features, Tensor) else None
-
-
-_MAX_NORM_REFUSED = (
-    "An embedding with 'max_norm' changes its rows in the forward pass, which parameter "
-    "servers do not see. Use embedding_column, whose 'max_norm' does not, or an embedding "
-    "without it."
-)

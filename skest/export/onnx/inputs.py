@@ -302,12 +302,8 @@ class Inputs:
         """Declare an input of which only the rows count: the first raw column."""
         key, form = next(iter(self._forms.items()), ("x", Form("number", None)))
         dtype = "float32" if form.kind == "number" else form.kind
-        shape = (None, form.width)
-        return self._declare(
-            InputSpec(
-                str(key), key, dtype, shape, _ANY_MISSING[dtype], names=form.names
-            )
-        )
+        spec = (str(key), key, dtype, (None, form.width), _ANY_MISSING[dtype])
+        return self._declare(InputSpec(*spec, names=form.names))
 
     def numbers(self, key: Key) -> Value:
         """Return raw numbers, NaN where missing; of the declared shape."""
@@ -323,7 +319,6 @@ class Inputs:
         elif spec.dtype != "int64":
             values = where(values.is_nan(), NO_INTEGER, values).cast(np.int64)
             missing, no_value = (_NO_CATEGORY, NO_INTEGER), NO_INTEGER
-
         return Category(values, missing, no_value, spec.shape[1])
 
 
@@ -353,10 +348,15 @@ def _spec(
         # With a width of 1 the graph needs no operator that finds the ends of lists.
         is_single = form is not None and form.width == 1 and delimiter is None
         width = 1 if is_single and not is_sequence else None
-        missing = _missing_category(kind, categories)
+        is_crossed = any(demand.is_crossed for demand in categories)
+        missing: str | int = NO_INTEGER if is_crossed else _NO_CATEGORY
+        # Hashed, integers are their decimal strings; crosses take them as they are.
+        texts_only = is_crossed or any(d.dtype is not None for d in categories)
+        if kind == "string":
+            missing = ""
         return InputSpec(
             *(name, key, kind, (None, width), missing, delimiter),
-            texts_only=kind == "string" and not all(map(_hashes_any, categories)),
+            texts_only=kind == "string" and texts_only,
         )
     if kind == "string":
         raise ExportError(
@@ -409,15 +409,3 @@ def _category_kind(key: Key, categories: Sequence[Demand], form: Form | None) ->
         f"It is not known whether column {key!r}, which a crossed column reads, holds "
         "strings or integers, and their crosses differ. Say so in 'forms'."
     )
-
-
-def _hashes_any(demand: Demand) -> bool:
-    """Tell whether a column takes integers as their decimal strings; crosses don't."""
-    return demand.dtype is None and not demand.is_crossed
-
-
-def _missing_category(kind: str, categories: Sequence[Demand]) -> str | int:
-    if kind == "string":
-        return ""
-    is_crossed = any(demand.is_crossed for demand in categories)
-    return NO_INTEGER if is_crossed else _NO_CATEGORY

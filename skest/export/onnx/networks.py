@@ -504,11 +504,9 @@ def _(layer: Any, scope: Scope, x: Value) -> Value:
 
 @_output.register
 def _(layer: nn.LayerNorm, scope: Scope, x: Value) -> Value:
-    axis = -len(layer.normalized_shape)
     weights = _scale_and_shift(layer, scope, x, layer.normalized_shape)
-    return scope.graph.add(
-        "LayerNormalization", x, *weights, axis=axis, epsilon=layer.eps
-    )
+    options: Any = {"axis": -len(layer.normalized_shape), "epsilon": layer.eps}
+    return scope.graph.add("LayerNormalization", x, *weights, **options)
 
 
 def _scale_and_shift(layer: Any, scope: Scope, x: Value, shape: Any) -> list[Value]:
