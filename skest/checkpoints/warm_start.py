@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -133,6 +133,9 @@ class KnownChanges(NamedTuple):
 
     vocab_infos: Mapping[str, Sequence[VocabInfo]] = MappingProxyType({})
     reasons: Mapping[str, str] = MappingProxyType({})
+
+
+_NOTHING_KNOWN = KnownChanges()
 
 
 class _Transfer(NamedTuple):
@@ -421,7 +424,7 @@ class WarmStartSettings:
     @property
     def known_changes(self) -> KnownChanges:
         """What is known of the source beside the settings."""
-        return KnownChanges()
+        return _NOTHING_KNOWN
 
     def __sklearn_clone__(self) -> "WarmStartSettings":
         return self  # a value: a copy of the source would only take memory
@@ -437,7 +440,7 @@ class WarmStartFromFit(WarmStartSettings):
         What changed since.
     """
 
-    known_changes: KnownChanges = field(default_factory=KnownChanges)
+    known_changes: KnownChanges = _NOTHING_KNOWN  # in place of the property
 
 
 def _check_patterns(patterns: Any) -> None:

@@ -75,10 +75,6 @@ class Peers:
         self, strategy: str, timeout: float, *, use_cuda: bool = False
     ) -> None:
         self._timeout = datetime.timedelta(seconds=timeout)
-        if not dist.is_available():
-            raise RuntimeError(
-                f"{strategy} needs torch.distributed, which this build of PyTorch lacks."
-            )
         if not dist.is_initialized():
             _check_environment(strategy)
             self._join("cpu:gloo,cuda:nccl" if use_cuda else "gloo")

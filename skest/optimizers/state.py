@@ -331,38 +331,26 @@ def _differences(
         problems += [f"unexpected{place}: {n!r}" for n in names if n not in group]
         for name in [n for n in group if n in names]:
             kept = optimizer.state.get(group[name], {})
-            problems += _slot_differences(
-                name, group[name], kept, tensors, scalars, free
-            )
+            shapes = {s: v.shape for s, v in kept.items() if isinstance(v, Tensor)}
+            for slot in {**shapes, **dict.fromkeys(scalars["slots"].get(name, ()))}:
+                key = f"{name}/{slot}"
+                if key not in tensors:
+                    problems.append(f"missing: {key!r}")
+                elif slot not in free:  # whose sizes follow from the data
+                    found = tensors[key].shape
+                    problems += _wrong_shape(key, found, shapes.get(slot), group[name])
     listed = {f"{name}/{s}" for name, of in scalars["slots"].items() for s in of}
     return problems + [f"unexpected: {key!r}" for key in tensors if key not in listed]
 
 
-def _slot_differences(
-    name: str,
-    param: Tensor,
-    kept: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    scalars: Mapping[str, Any],
-    free: Collection[str],
+def _wrong_shape(
+    key: str, found: torch.Size, expected: torch.Size | None, param: Tensor
 ) -> list[str]:
-    """Tell which saved slots of a parameter are missing or of a wrong shape."""
-    problems = []
-    expected = {s: v.shape for s, v in kept.items() if isinstance(v, Tensor)}
-    for slot in {**expected, **dict.fromkeys(scalars["slots"].get(name, ()))}:
-        key = f"{name}/{slot}"
-        if key not in tensors:
-            problems.append(f"missing: {key!r}")
-            continue
-        if slot in free:
-            continue  # its size follows from the data
-        shape = tensors[key].shape
-        # A slot that is made in the first step can be judged by its parameter only.
-        fits = shape == expected[slot] if slot in expected else _spans(shape, param)
-        if not fits:
-            wanted = tuple(expected.get(slot, param.shape))
-            problems.append(f"shape of {key!r}: expected {wanted}, got {tuple(shape)}")
-    return problems
+    """Tell if a slot has another shape, which may not be known before the first step."""
+    if found == expected or (expected is None and _spans(found, param)):
+        return []
+    wanted = tuple(param.shape if expected is None else expected)
+    return [f"shape of {key!r}: expected {wanted}, got {tuple(found)}"]
 
 
 def _spans(shape: torch.Size, param: Tensor) -> bool:

@@ -332,10 +332,7 @@ def _spec(
     no_number = np.nan if all(demand.may_miss for demand in numbers) else None
     if any(demand.dtype == DATE for demand in numbers):
         if any(demand.dtype != DATE for demand in demanded):
-            raise ExportError(
-                f"Column {key!r} is read as dates and as something else, which one input "
-                "cannot be. Give X the raw column a second time under another name."
-            )
+            raise _two_ways(key, "dates and as something else")
         no_date = None if no_number is None else NO_INTEGER
         return InputSpec(name, key, "int64", (None, 1), no_date, unit=MICROSECONDS)
     if not categories:
@@ -359,13 +356,17 @@ def _spec(
             texts_only=kind == "string" and texts_only,
         )
     if kind == "string":
-        raise ExportError(
-            f"Column {key!r} is read as numbers and as strings, which one input cannot "
-            "be. Give X the raw column a second time under another name."
-        )
+        raise _two_ways(key, "numbers and as strings")
     shape = _same_shape(key, [demand.shape for demand in numbers])
     # Not float32, in which ids above 2**24 would be rounded to others.
     return InputSpec(name, key, "float64", shape, no_number)
+
+
+def _two_ways(key: Key, ways: str) -> ExportError:
+    return ExportError(
+        f"Column {key!r} is read as {ways}, which one input cannot be. Give X the raw "
+        "column a second time under another name."
+    )
 
 
 def _same_shape(key: Key, shapes: Sequence[tuple[int | None, ...]]) -> Any:
@@ -373,11 +374,7 @@ def _same_shape(key: Key, shapes: Sequence[tuple[int | None, ...]]) -> Any:
     for shape in shapes[1:]:
         agree = [a == b or None in (a, b) for a, b in zip(first, shape, strict=False)]
         if len(first) != len(shape) or not all(agree):
-            raise ExportError(
-                f"Column {key!r} is read as numbers of the shapes {first} and {shape}, "
-                "which one input cannot have. Give X the raw column a second time under "
-                "another name."
-            )
+            raise _two_ways(key, f"numbers of the shapes {first} and {shape}")
         first = tuple(b if a is None else a for a, b in zip(first, shape, strict=True))
     return first
 
@@ -395,10 +392,7 @@ def _category_kind(key: Key, categories: Sequence[Demand], form: Form | None) ->
     """Return "string" or "int64": what columns say, else what the data were."""
     kinds = {demand.dtype for demand in categories if demand.dtype is not None}
     if len(kinds) > 1:
-        raise ExportError(
-            f"Column {key!r} is read as strings by one feature column and as integers by "
-            "another. Give X the raw column a second time under another name."
-        )
+        raise _two_ways(key, "strings by one feature column and as integers by another")
     if kinds:
         return kinds.pop()
     if form is not None:
