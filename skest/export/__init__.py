@@ -1,5 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-# ruff: noqa: F401 - for type checkers; `_MODULES` has all names
 """Exported models, and exporters: what becomes of a trained model.
 
 Names are imported when they are first used: running an exported model needs neither torch
@@ -26,6 +25,22 @@ if TYPE_CHECKING:
         RegressionOutput,
     )
 
+__all__ = [
+    "BestExporter",
+    "ClassificationOutput",
+    "Exporter",
+    "FinalExporter",
+    "LatestExporter",
+    "Model",
+    "ModelServer",
+    "OnnxGraph",
+    "PredictOutput",
+    "RegressionOutput",
+    "build_onnx",
+    "latest",
+    "load",
+]
+
 _MODULES = {
     "BestExporter": "exporters",
     "ClassificationOutput": "signatures",
@@ -41,8 +56,6 @@ _MODULES = {
     "latest": "artifact",
     "load": "runtime",
 }
-
-__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
