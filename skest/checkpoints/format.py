@@ -124,7 +124,7 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
         file.write(begin)
         found = zlib.crc32(begin)
         for name in order:
-            for block in _blocks(tensors[name]):
+            for _, block in blocks(tensors[name], _BLOCK_BYTES):
                 content: Any = block.reshape(-1).view(torch.uint8).numpy()
                 file.write(content)
                 found = zlib.crc32(content, found)
@@ -133,15 +133,18 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
     return found
 
 
-def _blocks(tensor: Rows) -> Iterator[Tensor]:
-    """Yield all rows, several at a time; a number is a block of its own."""
+def blocks(tensor: Rows, n_bytes: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield blocks of rows, each with the number of its first row.
+
+    A number is a block of its own.
+    """
     if isinstance(tensor, Tensor) and not tensor.ndim:
         tensor = tensor.reshape(1)
-    at_once = max(1, _BLOCK_BYTES // max(1, _size_of(tensor, 1)))
+    at_once = max(1, n_bytes // max(1, _size_of(tensor, 1)))
     for start in range(0, tensor.shape[0], at_once):
         block = tensor[start : start + at_once].detach().contiguous()
         if block.numel():
-            yield block
+            yield start, block
 
 
 def _size_of(tensor: Rows, first_dim: int = 0) -> int:

@@ -103,7 +103,10 @@ class Task:
         self.n_starts = 0
         self.is_over = False  # whether it was ended
         self._command, self._environ = command, environ
-        self._log = None if folder is None else folder / f"{self.name}.log"
+        self._log = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._log = folder / f"{self.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -112,11 +115,8 @@ class Task:
         self.is_over = False
         places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
         own = ["-P", "-m", "skest.distributed.task", str(os.getpid())]
-        with contextlib.ExitStack() as stack:
-            log = None
-            if self._log is not None:
-                self._log.parent.mkdir(parents=True, exist_ok=True)
-                log = stack.enter_context(self._log.open("ab"))
+        log = None if self._log is None else self._log.open("ab")
+        with log or contextlib.nullcontext():
             self._process = subprocess.Popen(
                 # -P: what is imported must not depend on the working directory.
                 [sys.executable, *own, *self._command],

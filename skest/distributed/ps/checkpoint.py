@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import Rows, reading
+from skest.checkpoints.format import blocks, reading
 from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import (
     Message,
@@ -80,7 +80,7 @@ class ServedTensor:
         first, stop, step = block.indices(self.shape[0])
         n_rows = max(0, stop - first)
         found = torch.zeros((n_rows, *self.shape[1:]), dtype=self.dtype)
-        for start, rows in _blocks(found):
+        for start, rows in blocks(found, _BLOCK_BYTES):
             self._fetch(first + start, rows)
         if self._refuse_nan and found.isnan().any():
             raise NanLossDuringTrainingError(
@@ -114,14 +114,6 @@ def _shares(
         count = len(range(skipped, n_rows, n))
         if ps is not None and count:
             yield ps, skipped, (start + skipped) // n, count
-
-
-def _blocks(tensor: Rows) -> Iterator[tuple[int, Tensor]]:
-    """Yield blocks of rows, each with the number of its first row."""
-    n_bytes = tensor.shape[1:].numel() * tensor.dtype.itemsize
-    at_once = max(1, _BLOCK_BYTES // max(1, n_bytes))
-    for start in range(0, tensor.shape[0], at_once):
-        yield start, tensor[start : start + at_once]
 
 
 class Snapshot(NamedTuple):
@@ -311,7 +303,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
     for name, tensor in state.tensors.items():
         v = by_name[variable_of(name)]
         # Block by block, since a table may be larger than the memory of this process.
-        for start, rows in _blocks(tensor if tensor.shape else tensor.reshape(1)):
+        for start, rows in blocks(tensor, _BLOCK_BYTES):
             if v.ps == -1 and tensor.shape == v.shape:
                 _put(client, name, [*range(num_ps)], start, rows)
                 continue

@@ -303,7 +303,15 @@ class AsyncReplica(Replica):
                     f"{self._attach_timeout:g} s. {problem}"
                 )
             time.sleep(_PAUSE)
-        self._check_variables(found[0])
+        theirs = Variables.from_json(found[0].control["variables"])
+        differences = self._variables.differences(theirs)
+        if differences:
+            listed = "\n  ".join(differences)
+            raise ValueError(
+                "The parameter servers have the variables of another model:\n  "
+                f"{listed}\nStart all tasks with the same program, columns and number of "
+                "parameter servers."
+            )
         self._load_constants(run)
 
     def _initialize(self, run: Run, ready: list[bool]) -> None:
@@ -322,17 +330,6 @@ class AsyncReplica(Replica):
         upload(self.client, self._variables, state, run.global_step)
         if path is not None:
             self._load_constants(run)
-
-    def _check_variables(self, info: Message) -> None:
-        theirs = Variables.from_json(info.control["variables"])
-        differences = self._variables.differences(theirs)
-        if differences:
-            listed = "\n  ".join(differences)
-            raise ValueError(
-                "The parameter servers have the variables of another model:\n  "
-                f"{listed}\nStart all tasks with the same program, columns and number of "
-                "parameter servers."
-            )
 
     def _load_constants(self, run: Run) -> None:
         """Set what no optimizer updates to what the chief has drawn, or has saved."""
@@ -408,8 +405,7 @@ class AsyncReplica(Replica):
             stats = self.client.ask_all(Message(Op.STATS))[0].control
             # One that comes too late would wait in vain for the servers.
             is_early = len(stats["tasks"]) < n_tasks and time.monotonic() < end
-            if run.stop_reason == INTERRUPTED:
-                is_early = False
+            is_early &= run.stop_reason != INTERRUPTED
             if not stats["active"] and not is_early:
                 return
             time.sleep(_PAUSE)
