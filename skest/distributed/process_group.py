@@ -4,6 +4,7 @@
 import contextlib
 import dataclasses
 import datetime
+import json
 import logging
 import os
 import time
@@ -15,7 +16,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
@@ -24,6 +24,7 @@ from skest.core.console import INTERRUPTED
 from skest.core.random import seed_sequence
 from skest.core.resources import resolve_device
 from skest.engine.loop import INPUT_ENDED, Replica
+from skest.engine.recorded.recording import map_leaves
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
@@ -40,6 +41,7 @@ _STOPPED = "another process asked to stop"
 # In this order: what all of them stop for if it holds for one, the first that does.
 _REASONS = (INTERRUPTED, _STOPPED, INPUT_ENDED)
 _RANKS = "ranks"
+_TENSORS = ("variables", "optimizer")  # of a checkpoint
 
 
 class Peers:
@@ -140,33 +142,45 @@ class Peers:
         return tensor
 
     def objects(self, own: Any) -> list[Any]:
-        """Return the objects of all processes, by rank."""
-        found: list[Any] = [None] * self.size
-        with self.explained():
-            dist.all_gather_object(found, own)
-        return found
+        """Return what all processes have, by rank.
+
+        JSON must hold it: what others send must not make this process run any code.
+        """
+        text = json.dumps(own).encode()
+        sizes = self.gathered(torch.tensor(len(text))).tolist()
+        padded = bytearray(text.ljust(max(sizes)))
+        rows = self.gathered(torch.frombuffer(padded, dtype=torch.uint8))
+        # JSON may end with blanks.
+        return [json.loads(bytes(row.tolist())) for row in rows]
 
     def shared(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Return the checkpoint of rank 0, on which the others give None."""
         if self.size == 1:
             return checkpoint
-        # Its tensors follow one by one, into memory that is there: pickled, all of them
-        # would be there several times.
-        outline = checkpoint and _with_tensors(checkpoint, lambda t: t.to("meta"))
+        outline: Any = None if checkpoint is None else dict(vars(checkpoint))
+        for kind in _TENSORS if outline else ():
+            outline[kind] = {
+                name: (str(tensor.dtype).removeprefix("torch."), [*tensor.shape])
+                for name, tensor in outline[kind].items()
+            }
         (first, *_) = self.objects(outline)
         if first is None:
             return None
-        found = checkpoint or _with_tensors(
-            first, lambda t: torch.empty(t.shape, dtype=t.dtype)
-        )
-        for tensor in (*found.variables.values(), *found.optimizer.values()):
+        if checkpoint is None:
+            for kind in _TENSORS:
+                first[kind] = {
+                    name: torch.empty(shape, dtype=getattr(torch, dtype))
+                    for name, (dtype, shape) in first[kind].items()
+                }
+            checkpoint = Checkpoint(**first)
+        for tensor in (*checkpoint.variables.values(), *checkpoint.optimizer.values()):
             if tensor.numel():
                 # gloo knows bytes; the stride of a single element may be anything.
                 flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
                 content = flat.view(torch.uint8)
                 with self.explained():
                     self._wait(dist.broadcast(content, 0, async_op=True))
-        return found
+        return checkpoint
 
     def _wait(self, work: Any, tensor: Tensor | None = None) -> None:
         """Wait for an operation, and meanwhile look whether somebody has left."""
@@ -226,16 +240,6 @@ def _is_of_communication(error: RuntimeError) -> bool:
     )
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in words)
-
-
-def _with_tensors(
-    checkpoint: Checkpoint, change: Callable[[Tensor], Tensor]
-) -> Checkpoint:
-    return dataclasses.replace(
-        checkpoint,
-        variables={k: change(v) for k, v in checkpoint.variables.items()},
-        optimizer={k: change(v) for k, v in checkpoint.optimizer.items()},
-    )
 
 
 class SynchronousReplica(Replica):
@@ -425,8 +429,9 @@ class SynchronousReplica(Replica):
 
 def rows_of(data: Any) -> int | None:
     """Return the number of rows of the first tensor in a nest of tensors."""
-    leaves = (leaf for leaf in tree_leaves(data) if isinstance(leaf, Tensor))
-    return next((len(leaf) for leaf in leaves if leaf.ndim), None)
+    tensors: list[Tensor] = []
+    map_leaves(data, Tensor, tensors.append)
+    return next((len(tensor) for tensor in tensors if tensor.ndim), None)
 
 
 def _local_device() -> int:
