@@ -21,7 +21,7 @@ import skest
 from skest.distributed import AsyncParameterServer, ClusterSpec, TaskConfig
 from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.messages import Message, Op
-from skest.distributed.ps.server import LocalServers
+from skest.distributed.ps.server import ParameterServer
 from skest.heads import BinaryClassHead
 from skest.hooks import Hook
 from skest.hooks.base import Run
@@ -151,18 +151,19 @@ def bytes_per_step(
     """
     first, last = 2, 6
     seen: list[int] = []
-    with LocalServers() as servers:
-        (server,) = servers.servers
+    server = ParameterServer("127.0.0.1:0")
+    server.start()
 
-        def note() -> None:
-            (session,) = server._sessions
-            seen.append(session.bytes_sent + session.bytes_received)
+    def note() -> None:
+        (session,) = server._sessions
+        seen.append(session.bytes_sent + session.bytes_received)
 
-        _estimator(work, server.address, sparse=sparse).train(
-            _input_fn(work, table),
-            hooks=[Told(first, note), Told(last, note)],
-            steps=last + 1,
-        )
+    _estimator(work, server.address, sparse=sparse).train(
+        _input_fn(work, table),
+        hooks=[Told(first, note), Told(last, note)],
+        steps=last + 1,
+    )
+    server.close()
     return (seen[1] - seen[0]) / (last - first)
 
 

@@ -15,12 +15,7 @@ from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
 from skest.optimizers.row_sparse import is_row_table, rule_of
 from skest.optimizers.schedules import FunctionLR, is_scheduler_of
-from skest.optimizers.state import (
-    from_json,
-    load_named_state,
-    named_state,
-    to_json,
-)
+from skest.optimizers.state import from_json, load_named_state, named_state, to_json
 
 _ALIGNMENT = 64  # bytes, of all memory that torch allocates
 
@@ -114,13 +109,13 @@ class Checkpoint:
         states = self._continued(lr_schedulers)
         for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):
             slots = _with_prefix(self.optimizer, f"{i}:")
-            now = [_options(group) for group in optimizer.param_groups]
+            now = [{**group} for group in optimizer.param_groups]
             load_named_state(optimizer, network.named_parameters(), slots, options)
             # Options of this run count, as a rate that was changed; but a scheduler
             # that goes on builds on those that were saved.
             if not any(is_scheduler_of(s, optimizer) for s, _ in states):
-                for group, options_now in zip(optimizer.param_groups, now, strict=True):
-                    group.update(options_now)
+                for group, given in zip(optimizer.param_groups, now, strict=True):
+                    group.update(given)
         for scheduler, state in states:
             scheduler.load_state_dict(from_json(state, scheduler.state_dict()))
         for scheduler in lr_schedulers:
@@ -164,21 +159,13 @@ def load_variables(
     """
     wanted = network.state_dict(keep_vars=True)
     differences = [
-        f"  {name}: missing in the checkpoint, the network has {_shape(wanted[name])}"
-        for name in wanted.keys() - variables.keys()
-    ]
-    differences += [
-        f"  {name}: {_shape(variables[name])} in the checkpoint, not in the network"
-        for name in variables.keys() - wanted.keys()
-    ]
-    differences += [
-        f"  {name}: {_shape(variables[name])} in the checkpoint, "
-        f"{_shape(wanted[name])} in the network"
-        for name in wanted.keys() & variables.keys()
-        if wanted[name].shape != variables[name].shape
+        f"  {name}: {_shape(variables.get(name))} in the checkpoint, "
+        f"{_shape(wanted.get(name))} in the network"
+        for name in sorted(wanted.keys() | variables.keys())
+        if _shape(variables.get(name)) != _shape(wanted.get(name))
     ]
     if differences:
-        listed = "\n".join(sorted(differences))
+        listed = "\n".join(differences)
         raise CheckpointMismatchError(
             "The checkpoint was made by another network than the one that should load "
             f"it. These variables differ:\n{listed}\nBuild the network as it was, or "
@@ -224,10 +211,6 @@ def _begin_anew(optimizers: Sequence[Optimizer], network: nn.Module) -> None:
             rule.keep_weights(network.parameters())
 
 
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "params"}
-
-
 def _stateful(lr_schedulers: Sequence[Any]) -> list[Any]:
     """Return the schedulers whose state is more than the global step."""
     return [s for s in lr_schedulers if not isinstance(s, FunctionLR)]
@@ -255,5 +238,5 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
-def _shape(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))
+def _shape(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else str(tuple(tensor.shape))

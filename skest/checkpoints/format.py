@@ -82,6 +82,11 @@ class TensorInFile:
         return found[::step]
 
 
+def whole(tensor: Any) -> Tensor:
+    """Return all of a tensor, mapped from its file if it is in one."""
+    return tensor.mapped if isinstance(tensor, TensorInFile) else tensor
+
+
 def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
     """Write what `safetensors.torch.save_file` would, some rows at a time.
 
@@ -119,7 +124,7 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
         file.write(begin)
         found = zlib.crc32(begin)
         for name in order:
-            for block in _blocks(tensors[name]):
+            for _, block in blocks(tensors[name], _BLOCK_BYTES):
                 content: Any = block.reshape(-1).view(torch.uint8).numpy()
                 file.write(content)
                 found = zlib.crc32(content, found)
@@ -128,15 +133,18 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
     return found
 
 
-def _blocks(tensor: Rows) -> Iterator[Tensor]:
-    """Yield all rows, several at a time; a number is a block of its own."""
+def blocks(tensor: Rows, n_bytes: int) -> Iterator[tuple[int, Tensor]]:
+    """Yield blocks of rows, each with the number of its first row.
+
+    A number is a block of its own.
+    """
     if isinstance(tensor, Tensor) and not tensor.ndim:
         tensor = tensor.reshape(1)
-    at_once = max(1, _BLOCK_BYTES // max(1, _size_of(tensor, 1)))
+    at_once = max(1, n_bytes // max(1, _size_of(tensor, 1)))
     for start in range(0, tensor.shape[0], at_once):
         block = tensor[start : start + at_once].detach().contiguous()
         if block.numel():
-            yield block
+            yield start, block
 
 
 def _size_of(tensor: Rows, first_dim: int = 0) -> int:
@@ -220,36 +228,6 @@ _DAMAGE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class StoredTensor:
-    """A tensor as it lies in its files.
-
-    Parameters
-    ----------
-    shards : tuple of callable
-        Each returns a part in its file, whose checksum is asked for then.
-    n_rows : int or None
-        Rows of a table in shards, as parameter servers of earlier versions wrote them;
-        None is a whole tensor.
-    """
-
-    shards: tuple[Callable[[], TensorInFile], ...]
-    n_rows: int | None = None
-
-    def whole(self) -> Tensor:
-        """Return all of it."""
-        if self.n_rows is None or len(self.shards) == 1:
-            return self.shards[0]().mapped
-        return gathered_rows([shard().mapped for shard in self.shards], self.n_rows)
-
-    def rows(self) -> Rows:
-        """Return it to be read in blocks, without a copy in memory if it is whole."""
-        is_number = not self.shards[0]().shape
-        return (
-            self.whole() if self.n_rows is not None or is_number else self.shards[0]()
-        )
-
-
 class CheckpointFiles:
     """The files of a checkpoint that exists; they are checked when they are read.
 
@@ -267,29 +245,34 @@ class CheckpointFiles:
         _check_sum(STATE, _crc32_of(self.state), self.state.pop(_CHECKSUM))
         self._tensors: dict[str, dict[str, TensorInFile]] = {}
 
-    def stored(self, kind: str) -> dict[str, StoredTensor]:
-        """Return the variables, or the tensors of optimizers, by name.
+    def stored(self, kind: str) -> dict[str, Callable[[], Rows]]:
+        """Return what reads the variables, or the tensors of optimizers, by name.
+
+        One that is whole is a `TensorInFile`. Tables in shards, as parameter servers of
+        earlier versions wrote them, are put together.
 
         Parameters
         ----------
         kind : {"variables", "optimizer"}
             Which ones.
         """
-        own = TENSOR_FILES[kind]
-        found = {name: self._whole(own, name) for name in self._read(own)}
-        index = self.state.get("shards", {})
-        for name, file in index.get(kind, {}).get("dense", {}).items():
-            found[name] = self._whole(file, name)
-        for name, table in index.get(kind, {}).get("tables", {}).items():
-            shards = [functools.partial(self._get, f, name) for f in table["files"]]
-            found[name] = StoredTensor(tuple(shards), int(table["rows"]))
+        own, index = TENSOR_FILES[kind], self.state.get("shards", {}).get(kind, {})
+        files = dict.fromkeys(self._read(own), own) | index.get("dense", {})
+        found: dict[str, Callable[[], Rows]] = {
+            name: functools.partial(self._get, name, file)
+            for name, file in files.items()
+        }
+        for name, table in index.get("tables", {}).items():
+            found[name] = functools.partial(self._gathered, name, table)
         return found
 
-    def _whole(self, file: str, name: str) -> StoredTensor:
-        return StoredTensor((functools.partial(self._get, file, name),))
+    def _get(self, name: str, file: str) -> Rows:
+        found = self._read(file)[name]
+        return found if found.shape else found.mapped  # a number has no rows
 
-    def _get(self, file: str, name: str) -> TensorInFile:
-        return self._read(file)[name]
+    def _gathered(self, name: str, table: dict[str, Any]) -> Tensor:
+        shards = [self._read(file)[name].mapped for file in table["files"]]
+        return gathered_rows(shards, int(table["rows"]))
 
     def _read(self, name: str) -> dict[str, TensorInFile]:
         if name not in self._tensors:
@@ -324,7 +307,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     """
     with reading(Path(path)) as files:
         tensors = {
-            kind: {name: s.whole() for name, s in files.stored(kind).items()}
+            kind: {name: whole(read()) for name, read in files.stored(kind).items()}
             for kind in TENSOR_FILES
         }
         return Checkpoint(

@@ -62,7 +62,14 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
 
     def check() -> None:
         if _owner(path) != own:
-            raise ModelDirInUseError(_describe_loss(path))
+            raise ModelDirInUseError(
+                f"{str(path)!r} was deleted or replaced during this training, perhaps "
+                "with its directory. This training saves nothing any more, because "
+                "another one may be at work there by now. See that no other training "
+                "runs, and call train again: it goes on from the last checkpoint that is "
+                "left. Don't delete this file: the lock goes with the process that holds "
+                "it."
+            )
 
     lock = FileLock(model_dir / _LOCK, thread_local=False)
     try:
@@ -90,9 +97,8 @@ def _acquire(lock: Any, model_dir: Path) -> None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise ModelDirInUseError(
-            _describe_owner(model_dir, _owner(model_dir / _OWNER))
-        ) from None
+        owner = _owner(model_dir / _OWNER)
+        raise ModelDirInUseError(_describe_owner(model_dir, owner)) from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
@@ -120,14 +126,4 @@ def _describe_owner(model_dir: Path, owner: dict[str, Any]) -> str:
         f"'model_dir' {str(model_dir)!r} is being trained in by {where}{since}. Two "
         "trainings would overwrite each other's checkpoints: wait for the other one, end "
         "it, or use another model_dir."
-    )
-
-
-def _describe_loss(path: Path) -> str:
-    return (
-        f"{str(path)!r} was deleted or replaced during this training, perhaps with its "
-        "directory. This training saves nothing any more, because another one may be at "
-        "work there by now. See that no other training runs, and call train again: it "
-        "goes on from the last checkpoint that is left. Don't delete this file: the lock "
-        "goes with the process that holds it."
     )

@@ -375,9 +375,7 @@ def write_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
     write_file(path, json.dumps({**metrics, _CHECKSUM: _checksum(metrics)}).encode())
 
 
-def read_eval_results(
-    eval_dir: str | os.PathLike[str],
-) -> dict[int, dict[str, float]]:
+def read_eval_results(eval_dir: str | os.PathLike[str]) -> dict[int, dict[str, float]]:
     """Read the results of the evaluations in a directory.
 
     Parameters

@@ -114,14 +114,9 @@ class WarmStartReport:
             (v.name, v.previous_name or "-", str(v.n_copied), str(v.n_new), v.reason)
             for v in self.variables
         ]
-        name, previous, copied, new = (
-            max(len(row[i]) for row in rows) for i in range(4)
-        )
-        lines = [
-            f"{row[0]:<{name}}  {row[1]:<{previous}}  {row[2]:>{copied}}  "
-            f"{row[3]:>{new}}  {row[4]}".rstrip()
-            for row in rows
-        ]
+        a, b, c, d, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
+        form = f"{{:<{a}}}  {{:<{b}}}  {{:>{c}}}  {{:>{d}}}  {{}}"
+        lines = [form.format(*row).rstrip() for row in rows]
         return "\n".join([self.summary, *lines])
 
 
@@ -140,8 +135,7 @@ class KnownChanges(NamedTuple):
     reasons: Mapping[str, str] = MappingProxyType({})
 
 
-#: Of a source that is no more than its variables.
-NOTHING_KNOWN = KnownChanges()
+_NOTHING_KNOWN = KnownChanges()
 
 
 class _Transfer(NamedTuple):
@@ -321,10 +315,7 @@ def _backup(variable: Tensor, info: VocabInfo) -> Tensor:
     """Return what stands in a variable where the source has nothing for it."""
     value = variable.detach().to("cpu", copy=True)
     with torch.no_grad():
-        if info.backup_initializer is None:
-            value.zero_()
-        else:
-            info.backup_initializer(value)
+        (info.backup_initializer or Tensor.zero_)(value)
     return value
 
 
@@ -415,8 +406,13 @@ class WarmStartSettings:
                 "Estimator; got None."
             )
         _check_patterns(self.vars_to_warm_start)
-        for name in ("vocab_info", "prev_var_name"):
-            _check_mapping(f"var_name_to_{name}", getattr(self, f"var_name_to_{name}"))
+        for name in ("var_name_to_vocab_info", "var_name_to_prev_var_name"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise TypeError(
+                    f"'{name}' must be a dictionary by names of variables, or None; got "
+                    f"{type(value).__name__}."
+                )
         for name, infos in (self.var_name_to_vocab_info or {}).items():
             for info in infos if isinstance(infos, list | tuple) else [infos]:
                 if not isinstance(info, VocabInfo):
@@ -428,7 +424,7 @@ class WarmStartSettings:
     @property
     def known_changes(self) -> KnownChanges:
         """What is known of the source beside the settings."""
-        return NOTHING_KNOWN
+        return _NOTHING_KNOWN
 
     def __sklearn_clone__(self) -> "WarmStartSettings":
         return self  # a value: a copy of the source would only take memory
@@ -444,13 +440,11 @@ class WarmStartFromFit(WarmStartSettings):
         What changed since.
     """
 
-    known_changes: KnownChanges = NOTHING_KNOWN
+    known_changes: KnownChanges = _NOTHING_KNOWN  # in place of the property
 
 
 def _check_patterns(patterns: Any) -> None:
-    if patterns is None:
-        return
-    several = [patterns] if isinstance(patterns, str) else patterns
+    several = [patterns] if isinstance(patterns, str) else patterns or []
     if not isinstance(several, Sequence) or not all(
         isinstance(pattern, str) for pattern in several
     ):
@@ -468,14 +462,6 @@ def _check_patterns(patterns: Any) -> None:
             ) from error
 
 
-def _check_mapping(name: str, value: Any) -> None:
-    if value is not None and not isinstance(value, Mapping):
-        raise TypeError(
-            f"'{name}' must be a dictionary by names of variables, or None; got "
-            f"{type(value).__name__}."
-        )
-
-
 def as_warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
     """Return the settings that an argument `warm_start_from` stands for.
 
@@ -490,7 +476,8 @@ def as_warm_start_settings(warm_start_from: Any) -> WarmStartSettings | None:
     if not isinstance(settings, WarmStartSettings):
         settings = WarmStartSettings(warm_start_from)
     source = settings.ckpt_to_initialize_from
-    if isinstance(source, str | os.PathLike) or _holds_checkpoint(source):
+    has_one = isinstance(getattr(type(source), "checkpoint", None), property)
+    if has_one or isinstance(source, str | os.PathLike | Checkpoint):
         return settings
     remedy = " Give its 'estimator_'." if hasattr(source, "estimator_") else ""
     raise TypeError(
@@ -550,13 +537,10 @@ def warm_start(
             "function of dual variables of the examples, which start at zero. Use "
             'another optimizer, such as "ftrl"; the source may be of LinearSDCA.'
         )
-    source = _Source.of(settings.ckpt_to_initialize_from)
+    called, checkpoint = _found(settings.ckpt_to_initialize_from)
     variables = network.state_dict(keep_vars=True)
     transfers, reports = planned_transfers(
-        variables,
-        source.checkpoint.variables,
-        settings,
-        source.name,
+        variables, checkpoint.variables, settings, called
     )
     with torch.no_grad():
         for name, value in transfers.items():
@@ -567,7 +551,7 @@ def warm_start(
         # over.
         if isinstance(rule, Ftrl):
             rule.keep_weights(variables[name] for name in transfers)
-    report = WarmStartReport(source.name, reports)
+    report = WarmStartReport(called, reports)
     _log(report, settings)
     return report
 
@@ -591,26 +575,18 @@ def _log(report: WarmStartReport, settings: WarmStartSettings) -> None:
                 )
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A checkpoint, and what to call it."""
-
-    name: str
-    checkpoint: Checkpoint
-
-    @classmethod
-    def of(cls, source: Any) -> "_Source":
-        if isinstance(source, Checkpoint):
-            return cls(f"the checkpoint of step {source.global_step}", source)
-        if isinstance(source, str | os.PathLike):
-            path = _checkpoint_path(Path(source))
-            return cls(str(path), read_checkpoint(path))
-        checkpoint = source.checkpoint
-        if checkpoint is None:
-            raise NotFittedError(
-                "The Estimator to warm-start from has no checkpoint. Train it first."
-            )
-        return cls(repr(source), checkpoint)
+def _found(source: Any) -> tuple[str, Checkpoint]:
+    """Return a checkpoint, and what to call it."""
+    if isinstance(source, Checkpoint):
+        return f"the checkpoint of step {source.global_step}", source
+    if isinstance(source, str | os.PathLike):
+        path = _checkpoint_path(Path(source))
+        return str(path), read_checkpoint(path)
+    if source.checkpoint is None:
+        raise NotFittedError(
+            "The Estimator to warm-start from has no checkpoint. Train it first."
+        )
+    return repr(source), source.checkpoint
 
 
 def _checkpoint_path(path: Path) -> Path:
@@ -627,10 +603,4 @@ def _checkpoint_path(path: Path) -> Path:
     raise ValueError(
         f"There is no checkpoint to warm-start from at {str(path)!r}. Give the directory "
         "of a checkpoint, a model_dir with one, or what Estimator.export returned."
-    )
-
-
-def _holds_checkpoint(source: Any) -> bool:
-    return isinstance(source, Checkpoint) or isinstance(
-        getattr(type(source), "checkpoint", None), property
     )

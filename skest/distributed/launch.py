@@ -31,6 +31,7 @@ from skest.core.checks import ArgumentParser
 from skest.exceptions import TaskFailedError
 
 _SECONDS_IN_A_DAY = 86400
+_MOST_TASKS = 10_000
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_TO_END = 2.0  # after SIGTERM
 _GLANCE = 0.05
@@ -102,7 +103,10 @@ class Task:
         self.n_starts = 0
         self.is_over = False  # whether it was ended
         self._command, self._environ = command, environ
-        self._log = None if folder is None else folder / f"{self.name}.log"
+        self._log = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._log = folder / f"{self.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -111,11 +115,8 @@ class Task:
         self.is_over = False
         places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
         own = ["-P", "-m", "skest.distributed.task", str(os.getpid())]
-        with contextlib.ExitStack() as stack:
-            log = None
-            if self._log is not None:
-                self._log.parent.mkdir(parents=True, exist_ok=True)
-                log = stack.enter_context(self._log.open("ab"))
+        log = None if self._log is None else self._log.open("ab")
+        with log or contextlib.nullcontext():
             self._process = subprocess.Popen(
                 # -P: what is imported must not depend on the working directory.
                 [sys.executable, *own, *self._command],
@@ -280,14 +281,14 @@ def _parser() -> argparse.ArgumentParser:
         ("--max-restarts", 0, 3, "how often each task may be restarted"),
     ):
         described = f"{text} (default: {default})"
-        kind = _at_least(minimum)
+        kind = _number(int, minimum, _MOST_TASKS)
         parser.add_argument(name, type=kind, default=default, help=described)
     parser.add_argument(
         "--evaluator", action="store_true", help="a task that evaluates checkpoints"
     )
     parser.add_argument(
         "--grace",
-        type=_seconds,
+        type=_number(float, 0.001, _SECONDS_IN_A_DAY),
         default=60.0,
         help="with --ps: seconds that workers and servers have to end after the chief, "
         "before they are ended (default: 60)",
@@ -303,24 +304,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
-    def integer(text: str) -> int:
-        number = int(text)
-        if number < minimum:
+def _number(kind: type, least: float, most: float) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        found: float = kind(text)
+        if not least <= found <= most:
             raise argparse.ArgumentTypeError(
-                f"must be an integer >= {minimum}; got {number}"
+                f"must be a number from {least} to {most}; got {text}"
             )
-        return number
+        return found
 
-    return integer
-
-
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= _SECONDS_IN_A_DAY:
-        raise argparse.ArgumentTypeError(
-            f"must be > 0 and <= {_SECONDS_IN_A_DAY} seconds; got {text}"
-        )
     return number
 
 

@@ -77,8 +77,7 @@ def train_locally(
     TypeError
         If a function holds something that can't be sent to another process.
     """
-    _refuse_in_cluster(config)
-    _refuse_if_nested(config)
+    _check_may_start(config)
     work = {"model_fn": model_fn, "input_fn": input_fn, "config": config}
     strategy: Any = config.train_distribute
     workers = Workers(work, strategy, steps, max_steps)
@@ -87,8 +86,8 @@ def train_locally(
     return SharedMemoryChief(strategy, workers)
 
 
-class Workers:
-    """The processes that train beside the chief.
+class Workers(Processes):
+    """The processes that train beside the chief; those of servers are among them, too.
 
     Parameters
     ----------
@@ -107,13 +106,13 @@ class Workers:
         steps: int | None,
         max_steps: int | None,
     ) -> None:
-        self.processes = Processes()
+        super().__init__()
         self._n = strategy.num_workers
         self._steps, self._max_steps = steps, max_steps
         # Written at once, so that what can't be sent is told before the model is built.
         self._job = write_job(train_part, work)
 
-    def start(
+    def start_all(
         self, run: Run, open_part: Callable[..., Replica], files: tuple[int, ...] = ()
     ) -> None:
         """Start them; ``open_part(index, files)`` makes the part of each, there."""
@@ -124,7 +123,7 @@ class Workers:
         # other down.
         threads = max(1, torch.get_num_threads() // self._n)
         for index in range(1, self._n):
-            self.processes.start(
+            self.start(
                 f"worker-{index}",
                 self._job,
                 {"index": index, "max_steps": last_step, "open_part": open_part},
@@ -149,8 +148,8 @@ class Workers:
         """
         before, since = moved(), time.monotonic()
         while True:
-            self.processes.check()
-            late = [n for n in self.processes.running() if n.startswith("worker")]
+            self.check()
+            late = [n for n in self.running() if n.startswith("worker")]
             if not late:
                 return
             if (now := moved()) != before:
@@ -164,7 +163,7 @@ class Workers:
 
     def close(self) -> None:
         """End all processes."""
-        self.processes.close()
+        super().close()
         self._job.close()
 
 
@@ -188,11 +187,11 @@ class SharedMemoryChief(SharedMemoryReplica):
         super().begin(run)
         n, memory = self._strategy.num_workers, self.memory
         open_part = functools.partial(_open_memory, n, memory.layout)
-        self._workers.start(run, open_part, (memory.file.fileno(),))
+        self._workers.start_all(run, open_part, (memory.file.fileno(),))
 
     def steps_taken(self, run: Run) -> int:
         """Count a step, and return how many all have taken."""
-        self._workers.processes.check()
+        self._workers.check()
         return super().steps_taken(run)
 
     def finish(self, run: Run) -> None:
@@ -242,7 +241,7 @@ class ServedChief(AsyncReplica):
             **self._make_part.keywords,
             task_type="chief",
             input_context=local_context(strategy.num_workers, 0),
-            check=workers.processes.check,
+            check=workers.check,
         )
 
     def begin(self, run: Run) -> None:
@@ -258,7 +257,7 @@ class ServedChief(AsyncReplica):
         }
         with write_job(serve_at, options) as job:
             for ps, listening in enumerate(self._sockets):
-                self._workers.processes.start(
+                self._workers.start(
                     f"ps-{ps}",
                     job,
                     {"ps": ps},
@@ -266,7 +265,7 @@ class ServedChief(AsyncReplica):
                     environ={"OMP_NUM_THREADS": "1"},
                     may_die=False,
                 )
-            self._workers.start(
+            self._workers.start_all(
                 run, functools.partial(_open_session, strategy, self._make_part)
             )
             super().begin(run)
@@ -355,19 +354,15 @@ def _open_session(
     return make_part(task_type="worker", task_index=index, input_context=context)
 
 
-def _refuse_in_cluster(config: RunConfig) -> None:
-    """Raise if the environment describes a cluster: memory ends with the machine."""
-    if config.cluster_spec:
+def _check_may_start(config: RunConfig) -> None:
+    """Raise if this is a task of a cluster, or one of several trainings at a time."""
+    if config.cluster_spec:  # memory ends with the machine
         raise ValueError(
             f"train_distribute={config.train_distribute!r} starts processes on this "
             "machine, but the environment says that this one is a task of "
             f"{config.cluster_spec!r}. Use AsyncParameterServer there, or unset "
             "SKEST_CONFIG and TF_CONFIG."
         )
-
-
-def _refuse_if_nested(config: RunConfig) -> None:
-    """Raise if several such trainings would run at the same time."""
     backend, _ = get_active_backend()
     is_parallel = backend.nesting_level or _is_dask_task()
     if is_parallel or TASK in os.environ:

@@ -9,7 +9,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,16 +24,24 @@ from skest.core.console import INTERRUPTED
 from skest.core.random import seed_sequence
 from skest.core.resources import resolve_device
 from skest.engine.loop import INPUT_ENDED, Replica
+from skest.engine.recorded.recording import map_leaves
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.row_sparse import rule_of
 
+_logger = logging.getLogger("skest")
+
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FAILURE = "failure"
 # How often one that waits looks whether another has left, long before the timeout.
 _POLL = datetime.timedelta(seconds=0.5)
+_STOPPED = "another process asked to stop"
+# In this order: what all of them stop for if it holds for one, the first that does.
+_REASONS = (INTERRUPTED, _STOPPED, INPUT_ENDED)
+_RANKS = "ranks"
+_TENSORS = ("variables", "optimizer")  # of a checkpoint
 
 
 class Peers:
@@ -70,10 +77,6 @@ class Peers:
         self, strategy: str, timeout: float, *, use_cuda: bool = False
     ) -> None:
         self._timeout = datetime.timedelta(seconds=timeout)
-        if not dist.is_available():
-            raise RuntimeError(
-                f"{strategy} needs torch.distributed, which this build of PyTorch lacks."
-            )
         if not dist.is_initialized():
             _check_environment(strategy)
             self._join("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
@@ -99,7 +102,8 @@ class Peers:
     def leave(self, reason: str) -> None:
         """Give the group up; the others learn why when they wait for this process."""
         text = f"rank {self.rank}: {reason}"
-        with _ignoring_the_lost():
+        # The store may be gone with the process that kept it.
+        with contextlib.suppress(dist.DistError):
             # The first reason stays: others are its consequences.
             self._store.compare_set(_FAILURE, "", text)
         dist.destroy_process_group()
@@ -137,43 +141,46 @@ class Peers:
             self._wait(dist.all_reduce(tensor, async_op=True), tensor)
         return tensor
 
-    def texts(self, text: str) -> list[str]:
-        """Return texts of all processes, by rank."""
-        own = _bytes_of(text)
-        sizes = self.gathered(torch.tensor(len(own))).tolist()
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
-        padded[: len(own)] = own
-        rows = self.gathered(padded)
-        return [_text_of(row[:n]) for row, n in zip(rows, sizes, strict=True)]
+    def objects(self, own: Any) -> list[Any]:
+        """Return what all processes have, by rank.
+
+        JSON must hold it: what others send must not make this process run any code.
+        """
+        text = json.dumps(own).encode()
+        sizes = self.gathered(torch.tensor(len(text))).tolist()
+        padded = bytearray(text.ljust(max(sizes)))
+        rows = self.gathered(torch.frombuffer(padded, dtype=torch.uint8))
+        # JSON may end with blanks.
+        return [json.loads(bytes(row.tolist())) for row in rows]
 
     def shared(self, checkpoint: Checkpoint | None) -> Checkpoint | None:
         """Return the checkpoint of rank 0, on which the others give None."""
         if self.size == 1:
             return checkpoint
-        (text, *_) = self.texts("" if checkpoint is None else _description(checkpoint))
-        if not text:
-            return None
-        found = json.loads(text)
-        kept: Mapping[str, Any] = {} if checkpoint is None else vars(checkpoint)
-        for kind in ("variables", "optimizer"):
-            found[kind] = {
-                name: self._tensor_of_first(kept.get(kind, {}).get(name), *like)
-                for name, like in found[kind].items()
+        outline: Any = None if checkpoint is None else dict(vars(checkpoint))
+        for kind in _TENSORS if outline else ():
+            outline[kind] = {
+                name: (str(tensor.dtype).removeprefix("torch."), [*tensor.shape])
+                for name, tensor in outline[kind].items()
             }
-        return checkpoint or Checkpoint(**found)
-
-    def _tensor_of_first(
-        self, kept: Tensor | None, dtype: str, shape: list[int]
-    ) -> Tensor:
-        if kept is None:
-            kept = torch.empty(shape, dtype=getattr(torch, dtype))
-        if kept.numel():
-            kept = kept.contiguous()
-            # The stride of a single element may be anything.
-            content = kept.as_strided((kept.numel(),), (1,)).view(torch.uint8)
-            with self.explained():
-                self._wait(dist.broadcast(content, 0, async_op=True))
-        return kept
+        (first, *_) = self.objects(outline)
+        if first is None:
+            return None
+        if checkpoint is None:
+            for kind in _TENSORS:
+                first[kind] = {
+                    name: torch.empty(shape, dtype=getattr(torch, dtype))
+                    for name, (dtype, shape) in first[kind].items()
+                }
+            checkpoint = Checkpoint(**first)
+        for tensor in (*checkpoint.variables.values(), *checkpoint.optimizer.values()):
+            if tensor.numel():
+                # gloo knows bytes; the stride of a single element may be anything.
+                flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+                content = flat.view(torch.uint8)
+                with self.explained():
+                    self._wait(dist.broadcast(content, 0, async_op=True))
+        return checkpoint
 
     def _wait(self, work: Any, tensor: Tensor | None = None) -> None:
         """Wait for an operation, and meanwhile look whether somebody has left."""
@@ -191,7 +198,7 @@ class Peers:
                 if is_over or self._store.check([_FAILURE]):
                     raise
 
-    @contextmanager
+    @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
         """Turn an error of communication into one that tells who is missing."""
         try:
@@ -207,7 +214,7 @@ class Peers:
             ) from error
 
     def _reason(self) -> str:
-        with _ignoring_the_lost():
+        with contextlib.suppress(dist.DistError):
             if self._store.check([_FAILURE]):
                 return self._store.get(_FAILURE).decode(errors="replace")
         return ""
@@ -233,43 +240,6 @@ def _is_of_communication(error: RuntimeError) -> bool:
     )
     text = str(error).lower()
     return isinstance(error, dist.DistError) or any(word in text for word in words)
-
-
-@contextmanager
-def _ignoring_the_lost() -> Iterator[None]:
-    """Pass over a store that is gone with the process that kept it."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not isinstance(error, dist.DistError):
-            raise
-
-
-def _description(checkpoint: Checkpoint) -> str:
-    """Return all of a checkpoint but the content of its tensors, as JSON."""
-    fields = dict(vars(checkpoint))
-    for kind in ("variables", "optimizer"):
-        fields[kind] = {
-            name: (str(value.dtype).removeprefix("torch."), list(value.shape))
-            for name, value in fields[kind].items()
-        }
-    return json.dumps(fields)
-
-
-def _bytes_of(text: str) -> Tensor:
-    return torch.tensor(list(text.encode()), dtype=torch.uint8)
-
-
-def _text_of(content: Tensor) -> str:
-    return bytes(content.tolist()).decode()
-
-
-_logger = logging.getLogger("skest")
-
-_STOPPED = "another process asked to stop"
-# In this order: what all of them stop for if it holds for one, the first that does.
-_REASONS = (INTERRUPTED, _STOPPED, INPUT_ENDED)
-_RANKS = "ranks"
 
 
 class SynchronousReplica(Replica):
@@ -303,56 +273,43 @@ class SynchronousReplica(Replica):
     """
 
     strategy = "A training in step"
+    peers: Peers  # from `with` on
 
     def __init__(self, device: Any = "auto", timeout: float = 1800.0) -> None:
         check_positive(timeout, "timeout", type(self).__name__)
         self._device = device
         self._timeout = float(timeout)
         self._exit = contextlib.ExitStack()
-        self._in_group: Peers | None = None
         self._is_resumed = False
         self._is_over = False
         self._has_left = False
         self._positions: list[dict[str, Any]] = []
         self._store: CheckpointStore = MemoryStore()
 
-    @property
-    def peers(self) -> Peers:
-        """The processes that train."""
-        if self._in_group is None:
-            raise RuntimeError(
-                f"{type(self).__name__} must be entered by 'with' first."
-            )
-        return self._in_group
-
     def __enter__(self) -> Self:
         use_cuda = resolve_device(self._device).type == "cuda"
         if use_cuda:
             self._exit.enter_context(torch.cuda.device(_local_device()))
         try:
-            peers = Peers(self.strategy, self._timeout, use_cuda=use_cuda)
+            self.peers = Peers(self.strategy, self._timeout, use_cuda=use_cuda)
         except BaseException:
             self._exit.close()
             raise
-        self._in_group = peers
-        self.is_chief = peers.rank == 0
-        if peers.size > 1:
-            self.input_context = InputContext(peers.size, peers.rank)
+        self.is_chief = self.peers.rank == 0
+        if self.peers.size > 1:
+            self.input_context = InputContext(self.peers.size, self.peers.rank)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        error = next((e for e in exc_info if isinstance(e, BaseException)), None)
+        error = exc_info[1]
         reason = "it made no steps; its input may have no batch"
         try:
-            self._give_up(f"{type(error).__name__}: {error}" if error else reason)
+            if not self._has_left:  # the others wait for this process
+                self.peers.leave(
+                    f"{type(error).__name__}: {error}" if error else reason
+                )
         finally:
             self.close()
-
-    def _give_up(self, reason: str) -> None:
-        """Tell the others if this process does not leave with them."""
-        peers, self._in_group = self._in_group, None
-        if peers is not None and not self._has_left:
-            peers.leave(reason)
 
     def close(self) -> None:
         """Let go of the network and of the device."""
@@ -409,10 +366,9 @@ class SynchronousReplica(Replica):
             return
         captured = run.capture_checkpoint()
         own = captured.input_position or {}
-        texts = self.peers.texts(
-            json.dumps({key: own[key] for key in ("input", "seeds") if key in own})
+        self._positions = self.peers.objects(
+            {key: own[key] for key in ("input", "seeds") if key in own}
         )
-        self._positions = [json.loads(text) for text in texts]
         if not self._is_resumed:
             first = self.peers.shared(captured if self.is_chief else None)
             if not self.is_chief and first is not None:
@@ -463,7 +419,7 @@ class SynchronousReplica(Replica):
     def leave(self, run: Run) -> None:
         """Wait until the chief has saved, so that all have what it saved."""
         name = None if run.model_dir is None else Path(run.model_dir).name
-        names = {*self.peers.texts(json.dumps(name))}
+        names = {*self.peers.objects(name)}
         # Who has another directory than the chief, or none, is sent what was saved.
         if len(names) > 1 or name is None:
             saved = self.peers.shared(self._store.latest() if self.is_chief else None)
@@ -473,14 +429,9 @@ class SynchronousReplica(Replica):
 
 def rows_of(data: Any) -> int | None:
     """Return the number of rows of the first tensor in a nest of tensors."""
-    if isinstance(data, Tensor):
-        return len(data) if data.ndim else None
-    values: Iterator[Any] = iter(())
-    if isinstance(data, Mapping):
-        values = iter(data.values())
-    elif isinstance(data, tuple | list):
-        values = iter(data)
-    return next((n for n in map(rows_of, values) if n is not None), None)
+    tensors: list[Tensor] = []
+    map_leaves(data, Tensor, tensors.append)
+    return next((len(tensor) for tensor in tensors if tensor.ndim), None)
 
 
 def _local_device() -> int:

@@ -30,6 +30,8 @@ from skest.exceptions import PeerLostError, TaskFailedError
 
 _logger = logging.getLogger("skest")
 
+_MAX_RESTARTS = 3  # of each process
+
 #: In the environment of these processes: the name of the job.
 TASK = "SKEST_LOCAL_TASK"
 
@@ -54,15 +56,9 @@ class Processes:
     loky starts them: they need no ``if __name__ == "__main__"`` in the program, and end
     when this process does, however it ends. Each has an executor for itself, because an
     executor is of no use when one of its processes has died.
-
-    Parameters
-    ----------
-    max_restarts : int, default=3
-        How often each may be started again.
     """
 
-    def __init__(self, max_restarts: int = 3) -> None:
-        self._max_restarts = max_restarts
+    def __init__(self) -> None:
         self._jobs: dict[str, _Job] = {}
 
     def start(
@@ -118,9 +114,9 @@ class Processes:
                 raise error
             if not job.may_die:
                 raise PeerLostError(f"{name} died: {error}")
-            if job.n_starts > self._max_restarts:
+            if job.n_starts > _MAX_RESTARTS:
                 raise TaskFailedError(
-                    f"{name} died, after {self._max_restarts} restarts: {error}"
+                    f"{name} died, after {_MAX_RESTARTS} restarts: {error}"
                 ) from error
             _logger.warning("%s died, and is started again: %s", name, error)
             job.executor.shutdown(kill_workers=True)
@@ -129,15 +125,6 @@ class Processes:
     def running(self) -> list[str]:
         """Return the names of those that have not ended."""
         return [name for name, job in self._jobs.items() if not job.future.done()]
-
-    def pids(self) -> dict[str, int]:
-        """Return the process of each that runs."""
-        return {
-            name: pid
-            for name, job in self._jobs.items()
-            if not job.future.done()
-            for pid in list(job.executor._processes)
-        }
 
     def close(self) -> None:
         """End all processes."""
@@ -164,17 +151,11 @@ def _do(job: Any, handles: list[Any], arguments: dict[str, Any], parent: int) ->
     try:
         read_job(job.detach())(**arguments)
     except Exception as error:
-        if _can_be_raised(error):
-            raise
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-def _can_be_raised(error: Exception) -> bool:
-    """Tell whether an error can be raised in another process; some can't be built."""
-    with contextlib.suppress(Exception):
-        pickle.loads(cloudpickle.dumps(error))
-        return True
-    return False
+        try:  # some can be raised here only, because they can't be built again
+            pickle.loads(cloudpickle.dumps(error))
+        except Exception:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        raise
 
 
 _ALIGNMENT = 64  # bytes, for vector instructions

@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -17,7 +16,7 @@ from skest.distributed.processes import anonymous_file
 from skest.engine.loop import Replica, move_to_step
 from skest.hooks.base import Run
 from skest.inputs.input_context import InputContext
-from skest.optimizers.row_sparse import RowSparse, rule_of
+from skest.optimizers.row_sparse import RowSparse, rule_of, slots_of_zeros
 from skest.optimizers.state import named_state
 
 _ALIGNMENT = 64  # bytes: a cache line, so that counters of two processes share none
@@ -149,14 +148,7 @@ class SharedMemoryReplica(Replica):
             self.input_context = InputContext(num_workers, index)
         self._index = index
         self._num_workers = num_workers
-        self._shared = memory
-
-    @property
-    def memory(self) -> SharedTensors:
-        """The common memory, which the chief makes in `begin`."""
-        if self._shared is None:
-            raise RuntimeError("The training has not begun: there is no common memory.")
-        return self._shared
+        self.memory: Any = memory  # of the chief, from `begin` on
 
     @property
     def global_step(self) -> int:
@@ -170,8 +162,8 @@ class SharedMemoryReplica(Replica):
 
     def begin(self, run: Run) -> None:
         """Move the variables into the common memory, or take those that are there."""
-        if self._shared is None:
-            self._shared = _share(run, self._num_workers)
+        if self.memory is None:
+            self.memory = _share(run, self._num_workers)
             self._steps[self._index] = run.global_step
         _use(run, self.memory.tensors)
         move_to_step(run, self.global_step)
@@ -197,8 +189,8 @@ class SharedMemoryReplica(Replica):
 
     def close(self) -> None:
         """Give no other process the memory any more."""
-        if self._shared is not None:
-            self._shared.file.close()
+        if self.memory is not None:
+            self.memory.file.close()
 
     def stop_others(self) -> None:
         """Ask all processes to stop after the step that they are in."""
@@ -209,11 +201,11 @@ class SharedMemoryReplica(Replica):
             run.request_stop(_STOPPED)
 
     @property
-    def _steps(self) -> NDArray[np.int64]:
+    def _steps(self) -> Any:
         return self.memory.counters[1 : 1 + self._num_workers]
 
     @property
-    def _is_here(self) -> NDArray[np.int64]:
+    def _is_here(self) -> Any:
         return self.memory.counters[1 + self._num_workers :]
 
 
@@ -280,38 +272,20 @@ def _make_slots(optimizer: Optimizer) -> None:
     """
     has_rows = isinstance(optimizer, RowSparse)  # each of which is like the others
     rule = rule_of(optimizer)
-    groups = rule.param_groups
-    for group in groups:
+    for group in rule.param_groups:
         for parameter in group["params"]:
             if rule.state.get(parameter):
                 continue
             part = parameter[:1] if has_rows and parameter.ndim else parameter
-            probe = torch.zeros_like(part, requires_grad=True)
-            probe.grad = torch.zeros_like(probe)
-            rule.param_groups = [{**group, "params": [probe]}]
-            try:
-                rule.step()
-            finally:
-                rule.param_groups = groups
-            slots = rule.state.pop(probe, {})
-            _check_counters(rule, slots)
-            if slots:
-                rule.state[parameter] = {
-                    name: slot.expand_as(parameter)
-                    if slot.shape == part.shape
-                    else slot
-                    for name, slot in slots.items()
-                }
-
-
-def _check_counters(rule: Optimizer, slots: dict[str, Any]) -> None:
-    """Set the step counter back, which is the only slot that such a step changes."""
-    for name, slot in slots.items():
-        if name == "step" and isinstance(slot, Tensor):
-            slot.zero_()
-        elif not isinstance(slot, Tensor) or slot.ndim == 0:
-            raise ValueError(
-                f"SharedMemory can't begin with {type(rule).__name__}: its slot {name!r} "
-                "is a number that changes in every step. Use Adagrad, Adam, Ftrl, "
-                "RMSprop or SGD."
-            )
+            for name, slot in slots_of_zeros(rule, group, part).items():
+                if name == "step" and isinstance(slot, Tensor):
+                    slot.zero_()  # the only slot that such a step changes
+                elif not isinstance(slot, Tensor) or slot.ndim == 0:
+                    raise ValueError(
+                        f"SharedMemory can't begin with {type(rule).__name__}: its slot "
+                        f"{name!r} is a number that changes in every step. Use Adagrad, "
+                        "Adam, Ftrl, RMSprop or SGD."
+                    )
+                if slot.shape == part.shape:
+                    slot = slot.expand_as(parameter)
+                rule.state[parameter][name] = slot

@@ -2,7 +2,6 @@
 """Processes that train in step: by the mean of their gradients, or of their variables."""
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -45,9 +44,6 @@ class DataParallelReplica(SynchronousReplica):
     ----------
     device, timeout
         As for `SynchronousReplica`.
-    static_graph : bool, default=True
-        Whether the same variables take part in every step. False is slower, and needed
-        by models where that depends on the values of a batch.
 
     Notes
     -----
@@ -67,22 +63,13 @@ class DataParallelReplica(SynchronousReplica):
 
     strategy = "DataParallel"
 
-    def __init__(
-        self,
-        device: Any = "auto",
-        timeout: float = 1800.0,
-        *,
-        static_graph: bool = True,
-    ) -> None:
-        super().__init__(device, timeout)
-        self._static_graph = static_graph
-        self._module: nn.Module | None = None
-        self._tables: list[Tensor] = []
-        self._share = 1.0
+    _module: Any = None
+    _tables: Sequence[Tensor] = ()
+    _share = 1.0
 
     def close(self) -> None:
         """Let go of the network and of the device."""
-        self._module, self._tables = None, []
+        self._module, self._tables = None, ()
         super().close()
 
     def begin(self, run: Run) -> None:
@@ -106,14 +93,15 @@ class DataParallelReplica(SynchronousReplica):
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             module, ignored
         )
-        self._module = _outlived_by_its_group(
-            DistributedDataParallel(
-                module,
-                init_sync=False,  # `begin` has shared more
-                static_graph=self._static_graph,
-                find_unused_parameters=not self._static_graph,
-            )
-        )
+        # `begin` has shared more than its own first exchange would.
+        parallel = DistributedDataParallel(module, init_sync=False, static_graph=True)
+        # The group must live longer than the reducer, which holds it, too: attributes end
+        # in the order in which they were set. Whoever lets go of a group as the last one
+        # waits for its threads. The reducer does so with Python's lock, which a thread
+        # needs that clears away an operation that has failed: both would wait for ever
+        # (seen with PyTorch 2.13 after the loss of a peer).
+        parallel.process_group = vars(parallel).pop("process_group")
+        self._module = parallel
 
     def batches(
         self, run: Run, batches: Iterator[tuple[Any, Any]]
@@ -144,28 +132,12 @@ class DataParallelReplica(SynchronousReplica):
     def _compute_gradients(
         self, spec: EstimatorSpec, features: Any, labels: Any
     ) -> Tensor:
-        if self._module is None:
-            raise RuntimeError("DataParallelReplica takes no steps before its begin.")
         for optimizer in spec.optimizers:
             reset_gradients(optimizer)
         with self.peers.explained():
             loss = self._module(features, labels) * self._share
             loss.backward()
         return average_gradients(self.peers, self._tables, loss.detach())
-
-
-def _outlived_by_its_group(
-    module: DistributedDataParallel,
-) -> DistributedDataParallel:
-    """Let a module hold its process group longer than the reducer, which holds it, too.
-
-    Attributes end in the order in which they were set. Whoever lets go of a group as the
-    last one waits for its threads. The reducer does so with Python's lock, which a thread
-    needs that clears away an operation that has failed: both would wait for ever
-    (seen with PyTorch 2.13 after the loss of a peer).
-    """
-    module.process_group = vars(module).pop("process_group")
-    return module
 
 
 class _LossOf(nn.Module):
@@ -176,14 +148,12 @@ class _LossOf(nn.Module):
 
     def __init__(self, spec: EstimatorSpec) -> None:
         super().__init__()
-        self.network = spec.network
+        self.network: Any = spec.network
         self._spec = spec
 
     def forward(self, features: Any, labels: Any) -> Tensor:
-        loss, network = self._spec.loss, self._spec.network
-        if loss is None or network is None:
-            raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
-        return scalar_loss(loss(labels, network(features), features))
+        loss: Any = self._spec.loss
+        return scalar_loss(loss(labels, self.network(features), features))
 
 
 def _row_tables(network: nn.Module) -> list[Tensor]:
@@ -196,8 +166,6 @@ def _row_tables(network: nn.Module) -> list[Tensor]:
 
 
 _NONE, _ROWS, _DENSE = range(3)
-
-_ALIGNMENT = 8  # bytes: tensors of every type may begin at a multiple of it
 
 
 def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> Tensor:
@@ -223,12 +191,11 @@ def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> T
     """
     if peers.size == 1:
         return loss
-    own = [(_kind(table), _n_rows(table)) for table in tables]
-    # The bits of the loss travel among integers: one exchange in place of two.
-    head = torch.tensor([loss.item()], dtype=torch.float64).view(torch.int64)
-    heads = peers.gathered(torch.cat([head, torch.tensor(own).view(-1).long()]))
-    mean = heads[:, 0].contiguous().view(torch.float64).sum() / peers.size
-    described = heads[:, 1:].view(peers.size, len(tables), 2)
+    own = [number for table in tables for number in _description(table)]
+    # Counts are exact in float64: one exchange in place of two.
+    heads = peers.gathered(torch.tensor([loss.item(), *own], dtype=torch.float64))
+    mean = heads[:, 0].sum() / peers.size
+    described = heads[:, 1:].long().view(peers.size, len(tables), 2)
     kinds = described[..., 0].amax(dim=0).tolist()
     in_rows = []
     for index, (table, kind) in enumerate(zip(tables, kinds, strict=True)):
@@ -242,14 +209,11 @@ def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> T
     return mean.to(loss)
 
 
-def _kind(table: Tensor) -> int:
+def _description(table: Tensor) -> tuple[int, int]:
+    """Return the kind of a gradient, and its number of rows if it is one of rows."""
     if table.grad is None:
-        return _NONE
-    return _ROWS if table.grad.is_sparse else _DENSE
-
-
-def _n_rows(table: Tensor) -> int:
-    return table.grad._nnz() if _kind(table) == _ROWS and table.grad is not None else 0
+        return _NONE, 0
+    return (_ROWS, table.grad._nnz()) if table.grad.is_sparse else (_DENSE, 0)
 
 
 def _dense_gradient(table: Tensor) -> Tensor:
@@ -262,59 +226,42 @@ def _average_rows(
     peers: Peers, tables: Sequence[Tensor], n_rows: Sequence[Sequence[int]]
 ) -> None:
     """Exchange the rows of tables; `n_rows` counts those of every rank and table."""
-    shapes = [
-        [
-            shape
-            for table, n in zip(tables, of, strict=True)
-            for shape in _like(table, n)
-        ]
-        for of in n_rows
+    ids, values = [], []
+    for table in tables:
+        grad, none = table.grad, table.detach()[:0]
+        ids.append(none.long().ravel() if grad is None else grad._indices()[0])
+        values.append((none if grad is None else grad._values()).ravel())
+    widths = [table[0].numel() for table in tables]
+    n_values = [
+        [n * width for n, width in zip(of, widths, strict=True)] for of in n_rows
     ]
-    sizes = [sum(_padded(n_bytes) for *_, n_bytes in of) for of in shapes]
-    payload = tables[0].new_zeros(max(sizes), dtype=torch.uint8)
-    places = _taken_apart(payload, shapes[peers.rank])
-    pieces = [piece for table in tables for piece in _ids_and_values(table)]
-    for place, piece in zip(places, pieces, strict=True):
-        place.copy_(piece)
-    rows = peers.gathered(payload)
-    found = [_taken_apart(row, of) for row, of in zip(rows, shapes, strict=True)]
-    for index, table in enumerate(tables):
-        ids = torch.cat([parts[2 * index] for parts in found])
-        values = torch.cat([parts[2 * index + 1] for parts in found]) / peers.size
+    for table, of_ids, of_values in zip(
+        tables,
+        _gathered(peers, ids, n_rows),
+        _gathered(peers, values, n_values),
+        strict=True,
+    ):
+        means = of_values.to(table.dtype).view(-1, *table.shape[1:]) / peers.size
         table.grad = torch.sparse_coo_tensor(
-            ids[None], values, table.shape, is_coalesced=False, check_invariants=False
+            of_ids[None], means, table.shape, is_coalesced=False, check_invariants=False
         )
 
 
-def _ids_and_values(table: Tensor) -> tuple[Tensor, Tensor]:
-    grad = table.grad
-    if grad is None:
-        ids = torch.empty(0, dtype=torch.int64, device=table.device)
-        return ids, table.detach()[:0]
-    return grad._indices()[0], grad._values()
+def _gathered(
+    peers: Peers, parts: Sequence[Tensor], lengths: Sequence[Sequence[int]]
+) -> list[Tensor]:
+    """Return for each part those of all ranks, one behind the other, in one exchange.
 
-
-_Like = tuple[torch.dtype, tuple[int, ...], int]
-
-
-def _like(table: Tensor, n_rows: int) -> tuple[_Like, _Like]:
-    """Return type, shape and bytes of the ids and of the values of so many rows."""
-    shape = (n_rows, *table.shape[1:])
-    n_bytes = math.prod(shape) * table.element_size()
-    return (torch.int64, (n_rows,), 8 * n_rows), (table.dtype, shape, n_bytes)
-
-
-def _padded(n_bytes: int) -> int:
-    return math.ceil(n_bytes / _ALIGNMENT) * _ALIGNMENT
-
-
-def _taken_apart(row: Tensor, shapes: Sequence[_Like]) -> list[Tensor]:
-    """Return the tensors that lie one behind the other in a row of bytes."""
-    found, start = [], 0
-    for dtype, shape, n_bytes in shapes:
-        found.append(row[start : start + n_bytes].view(dtype).view(shape))
-        start += _padded(n_bytes)
-    return found
+    `lengths` are those of every rank and part.
+    """
+    own = torch.cat(list(parts))
+    padded = own.new_zeros(max(map(sum, lengths)))
+    padded[: len(own)] = own
+    found = [
+        row[: sum(of)].split(list(of))
+        for row, of in zip(peers.gathered(padded), lengths, strict=True)
+    ]
+    return [torch.cat(of_all) for of_all in zip(*found, strict=True)]
 
 
 class LocalSGDReplica(SynchronousReplica):

@@ -8,6 +8,7 @@ tensors beside it inside the directory.
 """
 
 import hashlib
+import io
 import json
 import math
 import os
@@ -170,11 +171,11 @@ def _require(condition: bool, message: str) -> None:
 
 
 def _mapping(owner: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = owner.get(name)
-    if not isinstance(value, dict):
-        raise ArtifactError(
-            f"{MANIFEST!r} must have a mapping {name!r}; got {value!r}."
-        )
+    value: Any = owner.get(name)
+    _require(
+        isinstance(value, dict),
+        f"{MANIFEST!r} must have a mapping {name!r}; got {value!r}.",
+    )
     return value
 
 
@@ -330,7 +331,7 @@ def read_artifact(
         raise ArtifactError(
             f"{str(path)!r} is no exported model: it has no {MANIFEST!r}."
         ) from None
-    manifest_sha256, trusted = _digest(data), trusted_manifest_sha256
+    manifest_sha256, trusted = _digest(io.BytesIO(data)), trusted_manifest_sha256
     trusted = [trusted] if isinstance(trusted, str) else trusted
     if trusted is not None and manifest_sha256 not in map(str.lower, trusted):
         raise ArtifactError(
@@ -344,12 +345,14 @@ def read_artifact(
             # Read once: the digest is that of the very bytes that will run.
             found[name] = _read(path / name, size)
         if verify:
-            digest = _digest(found[name]) if name in found else _digest_of(path / name)
-            if digest != manifest["files"][name]["sha256"]:
-                raise ArtifactError(
-                    f"{str(path / name)!r} is not the file that was exported: its digest "
-                    "differs. Copy the version again."
-                )
+            known = io.BytesIO(found[name]) if name in found else None
+            with known or (path / name).open("rb") as file:
+                digest = _digest(file)
+            _require(
+                digest == manifest["files"][name]["sha256"],
+                f"{str(path / name)!r} is not the file that was exported: its digest "
+                "differs. Copy the version again.",
+            )
     return Artifact(path, manifest, manifest_sha256, found[MODEL], found.get(WARMUP))
 
 
@@ -365,35 +368,32 @@ def check_file_name(name: str) -> None:
 def _check_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
     """Check that the files are those of the manifest; return their sizes."""
     listed = manifest["files"]
-    if MODEL not in listed:
-        raise ArtifactError(f"{MANIFEST!r} lists no {MODEL!r}.")
+    _require(MODEL in listed, f"{MANIFEST!r} lists no {MODEL!r}.")
     sizes: dict[str, Any] = {}
     for name, entry in listed.items():
-        if not _NAME.fullmatch(name) or name == MANIFEST:
-            raise ArtifactError(
-                f"{name!r} is no name that a file of an export may have."
-            )
+        _require(
+            bool(_NAME.fullmatch(name)) and name != MANIFEST,
+            f"{name!r} is no name that a file of an export may have.",
+        )
         known = entry if isinstance(entry, dict) else {}
         sizes[name] = size = known.get("size")
-        if (
-            type(size) is not int
-            or size < 0
-            or not isinstance(known.get("sha256"), str)
-        ):
-            raise ArtifactError(f"{MANIFEST!r} has no 'size' and 'sha256' of {name!r}.")
+        _require(
+            type(size) is int and size >= 0 and isinstance(known.get("sha256"), str),
+            f"{MANIFEST!r} has no 'size' and 'sha256' of {name!r}.",
+        )
     for name in _names(path):
-        if name not in {*sizes, MANIFEST}:
-            raise ArtifactError(f"{str(path / name)!r} is not listed in {MANIFEST!r}.")
+        text = f"{str(path / name)!r} is not listed in {MANIFEST!r}."
+        _require(name in {*sizes, MANIFEST}, text)
     for name, size in sizes.items():
         try:
             found = _size(path / name)
         except FileNotFoundError:
             raise ArtifactError(f"{str(path / name)!r} is missing.") from None
-        if found != size:
-            raise ArtifactError(
-                f"{str(path / name)!r} has {found} bytes; the manifest says {size}. The "
-                "copy is incomplete or damaged."
-            )
+        _require(
+            found == size,
+            f"{str(path / name)!r} has {found} bytes; the manifest says {size}. The copy "
+            "is incomplete or damaged.",
+        )
     return sizes
 
 
@@ -411,15 +411,15 @@ def _size(path: Path) -> int:
         status = path.lstat()
     except NotADirectoryError:
         raise FileNotFoundError(path) from None
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise ArtifactError(
-            f"{str(path)!r} must be a file of its own; a link may lead to files that do "
-            "not belong to the model. Copy it."
-        )
-    if path.name in (MANIFEST, WARMUP) and status.st_size > MAX_JSON_BYTES:
-        raise ArtifactError(
-            f"{path.name!r} has {status.st_size} bytes; {MAX_JSON_BYTES} may be."
-        )
+    _require(
+        stat.S_ISREG(status.st_mode) and status.st_nlink == 1,
+        f"{str(path)!r} must be a file of its own; a link may lead to files that do not "
+        "belong to the model. Copy it.",
+    )
+    _require(
+        path.name not in (MANIFEST, WARMUP) or status.st_size <= MAX_JSON_BYTES,
+        f"{path.name!r} has {status.st_size} bytes; {MAX_JSON_BYTES} may be.",
+    )
     return status.st_size
 
 
@@ -427,15 +427,9 @@ def _read(path: Path, size: int) -> bytes:
     with path.open("rb") as file:
         # One byte more shows that the file has grown since.
         data = file.read(size + 1)
-    if len(data) != size:
-        raise ArtifactError(f"{str(path)!r} changed while it was read.")
+    _require(len(data) == size, f"{str(path)!r} changed while it was read.")
     return data
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _digest(file: Any) -> str:
+    return hashlib.file_digest(file, "sha256").hexdigest()

@@ -306,8 +306,31 @@ class BestExporter(LatestExporter):
         mode: str = "min",
     ) -> None:
         super().__init__(name, assets, exports_to_keep, format=format)
-        _check_compare_fn(compare_fn)
-        _check_metric(metric, mode, compare_fn)
+        if not callable(compare_fn):
+            kind = ValueError if compare_fn is None else TypeError  # as in TensorFlow
+            raise kind(
+                f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}. "
+                "Leave it out to compare the loss."
+            )
+        try:
+            found = inspect.signature(compare_fn)
+            found.bind(best_eval_result={}, current_eval_result={})
+        except TypeError as error:
+            raise ValueError(
+                "'compare_fn' of a BestExporter must be a function of 'best_eval_result' "
+                f"and 'current_eval_result', called by name; got {compare_fn!r}: {error}."
+            ) from error
+        if metric is not None and not isinstance(metric, str):
+            raise TypeError(
+                "'metric' of a BestExporter must be the name of a metric; got "
+                f"{metric!r}."
+            )
+        check_choice(mode, "mode", "a BestExporter", ("min", "max"))
+        if compare_fn is not loss_smaller and (metric is not None or mode != "min"):
+            raise ValueError(
+                "A BestExporter takes either 'compare_fn' or 'metric' and 'mode'; got "
+                "both. Leave one of them out."
+            )
         self._compare_fn = compare_fn
         self._metric = metric
         self._mode = mode
@@ -357,32 +380,3 @@ def _best_result(base: Path) -> Result | None:
             *(version, _RESULT),
         )
     return None
-
-
-def _check_metric(metric: Any, mode: Any, compare_fn: Any) -> None:
-    if metric is not None and not isinstance(metric, str):
-        raise TypeError(
-            f"'metric' of a BestExporter must be the name of a metric; got {metric!r}."
-        )
-    check_choice(mode, "mode", "a BestExporter", ("min", "max"))
-    if compare_fn is not loss_smaller and (metric is not None or mode != "min"):
-        raise ValueError(
-            "A BestExporter takes either 'compare_fn' or 'metric' and 'mode'; got both. "
-            "Leave one of them out."
-        )
-
-
-def _check_compare_fn(compare_fn: Any) -> None:
-    if not callable(compare_fn):
-        kind = ValueError if compare_fn is None else TypeError  # as in TensorFlow
-        raise kind(
-            f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}. "
-            "Leave it out to compare the loss."
-        )
-    try:
-        inspect.signature(compare_fn).bind(best_eval_result={}, current_eval_result={})
-    except TypeError as error:
-        raise ValueError(
-            "'compare_fn' of a BestExporter must be a function of 'best_eval_result' and "
-            f"'current_eval_result', called by name; got {compare_fn!r}: {error}."
-        ) from error

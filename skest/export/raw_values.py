@@ -189,7 +189,7 @@ class Feature:
         TypeError, ValueError
             If a value is not what the feature takes.
         """
-        if not isinstance(values, list | np.ndarray) and _is_single(values):
+        if np.isscalar(values) or values is None:
             raise TypeError(
                 f"The feature {self.name!r} must have one value for each row, in a list "
                 f"or an array; got {shortened(values)}."
@@ -420,10 +420,6 @@ class Feature:
                 f"{array.shape}."
             )
         return array
-
-
-def _is_single(values: Any) -> bool:
-    return isinstance(values, str | bytes) or np.isscalar(values) or values is None
 
 
 def _objects(cells: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -299,10 +299,7 @@ def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
     try:
         # There is one provider: a second try of it would print, and fail like the first.
         session = engine.InferenceSession(
-            source,
-            options,
-            providers=["CPUExecutionProvider"],
-            enable_fallback=False,
+            source, options, providers=["CPUExecutionProvider"], enable_fallback=False
         )
     except Exception as error:
         raise ArtifactError(f"ONNX Runtime refuses the graph: {error}") from error

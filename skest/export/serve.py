@@ -68,16 +68,12 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     print(f"Serving at {server.url}", flush=True)
     stop.wait()
     if not server.stop(options.grace):
-        _end_now()
+        # Without the interpreter, whose end aborts what still runs.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
     return 0
-
-
-def _end_now() -> None:
-    """End the process without the interpreter, whose end aborts what still runs."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

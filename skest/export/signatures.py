@@ -36,10 +36,6 @@ class TensorInfo(NamedTuple):
     dtype: str
     shape: tuple[int | None, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a description that JSON can hold."""
-        return {"tensor": self.tensor, "dtype": self.dtype, "shape": list(self.shape)}
-
 
 Tensors = Mapping[str, TensorInfo]
 
@@ -181,8 +177,8 @@ class Signature(NamedTuple):
         """Return a description that JSON can hold."""
         return {
             "method": self.method,
-            "inputs": {name: info.to_json() for name, info in self.inputs.items()},
-            "outputs": {name: info.to_json() for name, info in self.outputs.items()},
+            "inputs": {name: info._asdict() for name, info in self.inputs.items()},
+            "outputs": {name: info._asdict() for name, info in self.outputs.items()},
         }
 
 

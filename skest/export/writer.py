@@ -217,10 +217,7 @@ def _write_model(proto: Any, directory: Path) -> None:
 
     size = sum(tensor.ByteSize() for tensor in proto.graph.initializer)
     onnx.save_model(
-        proto,
-        directory / MODEL,
-        save_as_external_data=size > _LARGE,
-        location=_WEIGHTS,
+        proto, directory / MODEL, save_as_external_data=size > _LARGE, location=_WEIGHTS
     )
     if size > _LARGE:  # onnx keeps it from all others, whatever the umask is
         (directory / _WEIGHTS).chmod((directory / MODEL).stat().st_mode)
@@ -228,17 +225,16 @@ def _write_model(proto: Any, directory: Path) -> None:
 
 def _manifest(exported: Exported) -> dict[str, Any]:
     model = exported.model
-    runtime = model.runtime()
     return {
         "schema": SCHEMA,
-        "kind": runtime["format"],
+        "kind": "onnx",
         "created": int(time.time()),
         "model": {
             **exported.described,
             "skest": __version__,
             "torch": torch.__version__,
         },
-        "runtime": runtime,
+        "runtime": model.runtime(),
         "features": {spec.name: spec.to_json() for spec in model.inputs},
         "signatures": {name: s.to_json() for name, s in model.signatures.items()},
         "files": {},

@@ -227,14 +227,8 @@ class DualAscent(Optimizer):
         old = [s if r is None else s[r] for s, r in zip(slots, rows, strict=True)]
         sums = _float64(torch.cat([part.ravel() for part in old]))
         positions = duals.positions(batch.ids)  # makes room for the new ones
-        _ascend(
-            sums,
-            duals.values,
-            positions,
-            _factors(batch, [local for _, local in found], len(sums)),
-            batch,
-            group,
-        )
+        factors = _factors(batch, [local for _, local in found], len(sums))
+        _ascend(sums, duals.values, positions, factors, batch, group)
         new = torch.from_numpy(sums).to(slots[0])
         sizes = [part.numel() for part in old]
         for targets, values in ((slots, new), (self._params, self._weights(new))):

@@ -222,17 +222,32 @@ class Ftrl(Elementwise):
     def _apply(
         self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]
     ) -> None:
-        if group["lr"] > 0:  # the rule divides by it
-            _ftrl(
-                params,
-                grads,
-                [self.state[p]["accumulator"] for p in params],
-                [self.state[p]["linear"] for p in params],
-                # A scheduler may keep the rate as a tensor.
-                lr=float(group["lr"]),
-                power=-group["lr_power"],
-                **{name: group[name] for name in ("l1", "l2", "l2_shrinkage", "beta")},
-            )
+        lr = float(group["lr"])  # a scheduler may keep the rate as a tensor
+        if lr == 0:  # the rule divides by it
+            return
+        power, l1 = -group["lr_power"], group["l1"]
+        accumulators = [self.state[p]["accumulator"] for p in params]
+        linears = [self.state[p]["linear"] for p in params]
+        # One call for the tensors of all parameters, each without a loop in Python.
+        old = _foreach_power(accumulators, power)
+        torch._foreach_addcmul_(accumulators, grads, grads)
+        denominators = _foreach_power(accumulators, power)
+
+        torch._foreach_sub_(old, denominators)
+        torch._foreach_add_(linears, grads)
+        torch._foreach_addcmul_(linears, old, params, value=1 / lr)
+        if group["l2_shrinkage"]:
+            torch._foreach_add_(linears, params, alpha=2 * group["l2_shrinkage"])
+
+        torch._foreach_add_(denominators, group["beta"] + 2 * group["l2"] * lr)
+        torch._foreach_div_(denominators, lr)
+        # An element without any gradient so far may have 0 / 0, which shall be 0.
+        torch._foreach_clamp_min_(denominators, torch.finfo(denominators[0].dtype).tiny)
+        torch._foreach_copy_(params, linears)
+        torch._foreach_clamp_min_(params, -l1)
+        torch._foreach_clamp_max_(params, l1)
+        torch._foreach_sub_(params, linears)
+        torch._foreach_div_(params, denominators)
 
 
 def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Tensor:
@@ -248,42 +263,6 @@ def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Te
             f"{group['initial_accumulator_value']:g}. Set both above 0."
         )
     return -(slope.div_(lr).mul_(weight)).add_(weight.sign(), alpha=group["l1"])
-
-
-def _ftrl(
-    params: list[Tensor],
-    grads: list[Tensor],
-    accumulators: list[Tensor],
-    linears: list[Tensor],
-    *,
-    lr: float,
-    power: float,
-    l1: float,
-    l2: float,
-    l2_shrinkage: float,
-    beta: float,
-) -> None:
-    """Apply the rule of `Ftrl` in place to all tensors together."""
-    # One call for the tensors of all parameters, each without a loop in Python.
-    old = _foreach_power(accumulators, power)
-    torch._foreach_addcmul_(accumulators, grads, grads)
-    denominators = _foreach_power(accumulators, power)
-
-    torch._foreach_sub_(old, denominators)
-    torch._foreach_add_(linears, grads)
-    torch._foreach_addcmul_(linears, old, params, value=1 / lr)
-    if l2_shrinkage:
-        torch._foreach_add_(linears, params, alpha=2 * l2_shrinkage)
-
-    torch._foreach_add_(denominators, beta + 2 * l2 * lr)
-    torch._foreach_div_(denominators, lr)
-    # An element without any gradient so far may have 0 / 0, which shall be 0.
-    torch._foreach_clamp_min_(denominators, torch.finfo(denominators[0].dtype).tiny)
-    torch._foreach_copy_(params, linears)
-    torch._foreach_clamp_min_(params, -l1)
-    torch._foreach_clamp_max_(params, l1)
-    torch._foreach_sub_(params, linears)
-    torch._foreach_div_(params, denominators)
 
 
 def _foreach_power(tensors: list[Tensor], exponent: float) -> list[Tensor]:
@@ -352,15 +331,11 @@ class ProximalAdagrad(Elementwise):
         l2: float = 0.0,
     ) -> None:
         owner = type(self).__name__
-        for name, value in {"lr": lr, "l1": l1, "l2": l2}.items():
+        options = {"lr": lr, "l1": l1, "l2": l2}
+        for name, value in options.items():
             check_not_negative(value, name, owner)
         check_positive(initial_accumulator_value, "initial_accumulator_value", owner)
-        options = {
-            "lr": lr,
-            "initial_accumulator_value": initial_accumulator_value,
-            "l1": l1,
-            "l2": l2,
-        }
+        options["initial_accumulator_value"] = initial_accumulator_value
         super().__init__(params, options)
 
     def _slots(self, param: Tensor, group: dict[str, Any]) -> dict[str, Tensor]:

@@ -158,7 +158,8 @@ def make_optimizer(
         )
     check_not_negative(weight_decay, "weight_decay", "an optimizer")
     items, leaves = _listed(params)
-    takes_rate = isinstance(optimizer, str) or _is_class(optimizer)
+    is_class = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
+    takes_rate = is_class or isinstance(optimizer, str)
     if takes_rate:
         learning_rate = _one_rate(learning_rate, options)
     rate = _first_rate(learning_rate, items)
@@ -341,10 +342,6 @@ def _first_rate(
             "that out, or make several optimizers."
         )
     return rate_at(learning_rate, 0)
-
-
-def _is_class(optimizer: Any) -> bool:
-    return isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
 
 
 def _from_class(

@@ -116,13 +116,9 @@ class RowSparse(Optimizer):
         self.param_groups, self.state = inner.param_groups, inner.state
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {
-            "inner": self.inner,
-            "is_recorded": self.is_recorded,
-            "counts_all_steps": self.counts_all_steps,
-            "_scratch": {},
-        }
-        return {**super().__getstate__(), **own}
+        names = ("inner", "is_recorded", "counts_all_steps")
+        own = {name: getattr(self, name) for name in names}
+        return {**super().__getstate__(), **own, "_scratch": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Also the last step of load_state_dict, which makes new groups and state.
@@ -194,10 +190,7 @@ class RowSparse(Optimizer):
                     param.grad = grad.to_dense()
 
     def _lend(
-        self,
-        group: dict[str, Any],
-        touched: dict[Tensor, _Touched],
-        loans: list[_Loan],
+        self, group: dict[str, Any], touched: dict[Tensor, _Touched], loans: list[_Loan]
     ) -> list[Tensor]:
         """Parameters of a group with the touched rows in place of row tables."""
         params = []
@@ -256,9 +249,14 @@ class RowSparse(Optimizer):
         """Replace every value by the sum of those of the same row of a table."""
         ids = _side_by_side(touched)
         values = _joined([rows.values for rows in touched.values()])
-        place = first_places(ids, self._integers(ids.device))
+        # A place where each id stands, the same for equal ones. With 32 bits index_add_
+        # takes four times as long.
+        numbers = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
+        scratch = self._integers(ids.device).index_copy_(0, ids, numbers)
+        place = scratch.index_select(0, ids).long()
+        sums = torch.zeros_like(values).index_add_(0, place, values)
         lengths = [len(rows.ids) for rows in touched.values()]
-        parts = summed_at(place, values).index_select(0, place).split(lengths)
+        parts = sums.index_select(0, place).split(lengths)
         return {
             table: rows._replace(values=part)
             for (table, rows), part in zip(touched.items(), parts, strict=True)
@@ -315,7 +313,7 @@ class RowSparse(Optimizer):
                 )
         if not any(_is_like(slot, loan.rows) for slot in slots.values()):
             return slots
-        initial = self._initial_slots(loan)
+        initial = slots_of_zeros(self.inner, loan.group, loan.rows[:1])
         return {
             name: initial[name].expand_as(loan.table).contiguous()
             if _is_like(slot, loan.rows)
@@ -323,17 +321,20 @@ class RowSparse(Optimizer):
             for name, slot in slots.items()
         }
 
-    def _initial_slots(self, loan: _Loan) -> dict[str, Any]:
-        """State of a row of zeros after one step of `inner` with gradient zero."""
-        probe = torch.zeros_like(loan.rows[:1])
-        probe.grad = torch.zeros_like(probe)
-        groups = self.inner.param_groups
-        self.inner.param_groups = [{**loan.group, "params": [probe]}]
-        try:
-            self.inner.step()
-        finally:
-            self.inner.param_groups = groups
-        return self.state.pop(probe)
+
+def slots_of_zeros(
+    rule: Optimizer, group: dict[str, Any], like: Tensor
+) -> dict[str, Any]:
+    """Return the state of zeros after one step of a rule with gradient zero."""
+    probe = torch.zeros_like(like, requires_grad=True)
+    probe.grad = torch.zeros_like(probe)
+    groups = rule.param_groups
+    rule.param_groups = [{**group, "params": [probe]}]
+    try:
+        rule.step()
+    finally:
+        rule.param_groups = groups
+    return rule.state.pop(probe, {})
 
 
 def rule_of(optimizer: Optimizer) -> Optimizer:
@@ -344,33 +345,6 @@ def rule_of(optimizer: Optimizer) -> Optimizer:
 def is_row_table(parameter: Tensor) -> bool:
     """Tell whether a parameter is made to be read by row."""
     return bool(getattr(parameter, "is_row_table", False))
-
-
-def first_places(ids: Tensor, scratch: Tensor) -> Tensor:
-    """Return for every id a place where it stands, the same for equal ids.
-
-    Parameters
-    ----------
-    ids : Tensor of int64, shape (n,)
-        Numbers of rows.
-    scratch : Tensor of int32
-        Longer than the largest id; its content does not matter and is overwritten.
-
-    Returns
-    -------
-    Tensor of int64, shape (n,)
-        Nothing is sorted, and no shape depends on the ids.
-    """
-    places = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
-    scratch.index_copy_(0, ids, places)
-    # That of one and the same for equal ids. With 32 bits index_add_ takes four times as
-    # long.
-    return scratch.index_select(0, ids).long()
-
-
-def summed_at(place: Tensor, values: Tensor) -> Tensor:
-    """Add up the values of equal ids, in their order, at their `first_places`."""
-    return torch.zeros_like(values).index_add_(0, place, values)
 
 
 def _packed(tables: Sequence[Tensor], room: int) -> Iterator[list[Tensor]]:

@@ -66,7 +66,7 @@ def named_state(
     tensors: dict[str, Tensor] = {}
     slots: dict[str, list[str]] = {}
     values: dict[str, dict[str, Any]] = {}
-    for name, param in _members(groups):
+    for name, param in (member for group in groups for member in group.items()):
         for slot, value in optimizer.state.get(param, {}).items():
             if isinstance(value, Tensor):
                 tensors[f"{name}/{slot}"] = value.detach()
@@ -143,7 +143,8 @@ def load_named_state(
             + "\nUse the network and optimizer that it was saved from, or train anew."
         )
     state = {}
-    for position, (name, param) in enumerate(_members(groups)):
+    members = [member for group in groups for member in group.items()]
+    for position, (name, param) in enumerate(members):
         slots = {
             slot: tensors[f"{name}/{slot}"].detach()
             for slot in scalars["slots"].get(name, ())
@@ -230,10 +231,6 @@ def _named_groups(
                 "network.named_parameters() of the network it was made for."
             )
     return [{names[p]: p for p in group["params"]} for group in optimizer.param_groups]
-
-
-def _members(groups: list[dict[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    return [member for group in groups for member in group.items()]
 
 
 def _class_name(optimizer: Optimizer) -> str:
@@ -334,38 +331,26 @@ def _differences(
         problems += [f"unexpected{place}: {n!r}" for n in names if n not in group]
         for name in [n for n in group if n in names]:
             kept = optimizer.state.get(group[name], {})
-            problems += _slot_differences(
-                name, group[name], kept, tensors, scalars, free
-            )
+            shapes = {s: v.shape for s, v in kept.items() if isinstance(v, Tensor)}
+            for slot in {**shapes, **dict.fromkeys(scalars["slots"].get(name, ()))}:
+                key = f"{name}/{slot}"
+                if key not in tensors:
+                    problems.append(f"missing: {key!r}")
+                elif slot not in free:  # whose sizes follow from the data
+                    found = tensors[key].shape
+                    problems += _wrong_shape(key, found, shapes.get(slot), group[name])
     listed = {f"{name}/{s}" for name, of in scalars["slots"].items() for s in of}
     return problems + [f"unexpected: {key!r}" for key in tensors if key not in listed]
 
 
-def _slot_differences(
-    name: str,
-    param: Tensor,
-    kept: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    scalars: Mapping[str, Any],
-    free: Collection[str],
+def _wrong_shape(
+    key: str, found: torch.Size, expected: torch.Size | None, param: Tensor
 ) -> list[str]:
-    """Tell which saved slots of a parameter are missing or of a wrong shape."""
-    problems = []
-    expected = {s: v.shape for s, v in kept.items() if isinstance(v, Tensor)}
-    for slot in {**expected, **dict.fromkeys(scalars["slots"].get(name, ()))}:
-        key = f"{name}/{slot}"
-        if key not in tensors:
-            problems.append(f"missing: {key!r}")
-            continue
-        if slot in free:
-            continue  # its size follows from the data
-        shape = tensors[key].shape
-        # A slot that is made in the first step can be judged by its parameter only.
-        fits = shape == expected[slot] if slot in expected else _spans(shape, param)
-        if not fits:
-            wanted = tuple(expected.get(slot, param.shape))
-            problems.append(f"shape of {key!r}: expected {wanted}, got {tuple(shape)}")
-    return problems
+    """Tell if a slot has another shape, which may not be known before the first step."""
+    if found == expected or (expected is None and _spans(found, param)):
+        return []
+    wanted = tuple(param.shape if expected is None else expected)
+    return [f"shape of {key!r}: expected {wanted}, got {tuple(found)}"]
 
 
 def _spans(shape: torch.Size, param: Tensor) -> bool:

@@ -27,8 +27,8 @@ def test_all_differences_are_listed_and_nothing_is_loaded():
         load_variables(network, variables)
     assert str(error.value).splitlines()[1:4] == [
         "  0.weight: (4, 2) in the checkpoint, (3, 2) in the network",
-        "  1.bias: missing in the checkpoint, the network has (1,)",
-        "  2.bias: (7,) in the checkpoint, not in the network",
+        "  1.bias: missing in the checkpoint, (1,) in the network",
+        "  2.bias: (7,) in the checkpoint, missing in the network",
     ]
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name])

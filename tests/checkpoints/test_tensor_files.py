@@ -29,7 +29,10 @@ def test_blocks_make_a_file_that_the_library_reads(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_tensor_files, "_BLOCK_BYTES", block_bytes)
         found = write_in_blocks(tensors, directory / "blocks")
-        blocks = {name: [*_tensor_files._blocks(t)] for name, t in tensors.items()}
+    blocks = {
+        name: [block for _, block in _tensor_files.blocks(t, block_bytes)]
+        for name, t in tensors.items()
+    }
     content = (directory / "blocks").read_bytes()
     assert found == zlib.crc32(content)
     written = read_tensors(directory / "blocks")

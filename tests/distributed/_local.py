@@ -9,7 +9,7 @@ import torch
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.hooks import Hook
-from tests.distributed._processes import is_running, wait_for
+from tests.distributed._processes import is_running, pids, wait_for
 
 STRATEGIES = {"memory": SharedMemory(2), "servers": AsyncParameterServer(2, 1)}
 
@@ -50,8 +50,8 @@ class WithOthers(Hook):
 
     def before_step(self, run):
         if self.processes is None:
-            self.processes = run._capture.func.__self__._workers.processes
-            self.pids = self.processes.pids()
+            self.processes = run._capture.func.__self__._workers
+            self.pids = pids(self.processes)
         # A step of the other one is one that this process did not take.
         if self.act is not None and run.global_step > self.n_own + run.start_step:
             act, self.act = self.act, None

@@ -19,6 +19,16 @@ def is_running(pid):
     return state(pid) != "Z"
 
 
+def pids(processes):
+    """Return the process of each that runs, by name."""
+    return {
+        name: pid
+        for name, job in processes._jobs.items()
+        if not job.future.done()
+        for pid in list(job.executor._processes)
+    }
+
+
 def wait_for(condition, seconds=SECONDS):
     deadline = time.monotonic() + seconds
     while not condition():

@@ -166,7 +166,10 @@ def main(module, out, *names):
             found[name] = getattr(functions, name)(rank, folder)
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"
-        Path(out, f"{rank}.pickle").write_bytes(pickle.dumps(found))
+        # As a whole: torchrun may kill this process at any moment.
+        whole = Path(out, f"{rank}.tmp")
+        whole.write_bytes(pickle.dumps(found))
+        whole.replace(whole.with_suffix(".pickle"))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from skest.distributed.ps.server import LocalServers
+from tests.distributed._servers import LocalServers
 from tests.distributed._training import replica
 
 

@@ -14,12 +14,12 @@ from skest.checkpoints.store import DirectoryStore
 from skest.distributed.ps.checkpoint import ServedTensor
 from skest.distributed.ps.connection import RefusedError
 from skest.distributed.ps.optimizers import Shard
-from skest.distributed.ps.server import LocalServers
 from skest.distributed.ps.worker import AsyncReplica
 from skest.exceptions import PeerLostError
 from skest.hooks import Hook
 from skest.inputs import InputContext
 from skest.optimizers import make_optimizer
+from tests.distributed._servers import LocalServers
 from tests.distributed._training import replica
 from tests.distributed.test_exactness import input_fn, squared_error
 

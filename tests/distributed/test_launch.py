@@ -119,8 +119,14 @@ def texts(logs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "0", "x.py"], "--workers: must be an integer >= 1; got 0"),
-        (["--grace", "0", "x.py"], "--grace: must be > 0 and <= 86400 seconds; got 0"),
+        (
+            ["--workers", "0", "x.py"],
+            "--workers: must be a number from 1 to 10000; got 0",
+        ),
+        (
+            ["--grace", "0", "x.py"],
+            "--grace: must be a number from 0.001 to 86400; got 0",
+        ),
         (["nowhere.py"], "there is no script 'nowhere.py'"),
         (["--wrong", "x.py"], "unrecognized arguments: --wrong. See `"),
     ],

@@ -24,7 +24,7 @@ from tests.distributed._local import (
     slow_batches,
     train_together,
 )
-from tests.distributed._processes import is_running, wait_for
+from tests.distributed._processes import is_running, pids, wait_for
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 100.0
@@ -58,7 +58,7 @@ def test_the_chief_waits_for_the_input_of_the_others(strategy):
 @both
 def test_a_killed_worker_is_started_again(strategy, caplog):
     def kill(run, processes):
-        first = processes.pids()["worker-1"]
+        first = pids(processes)["worker-1"]
         os.kill(first, signal.SIGKILL)
         wait_for(lambda: not is_running(first))
         kill.is_done = True
@@ -86,7 +86,7 @@ def test_a_killed_server_ends_the_training_and_the_same_call_goes_on(tmp_path):
     def kill(run, processes):
         run.save_checkpoint()
         kill.step = run.global_step
-        os.kill(processes.pids()["ps-0"], signal.SIGKILL)
+        os.kill(pids(processes)["ps-0"], signal.SIGKILL)
 
     settings = {"model_dir": tmp_path, "save_checkpoints_steps": 10**6}
     with pytest.raises(PeerLostError, match="start all tasks of this training") as lost:
@@ -229,8 +229,9 @@ def test_no_guard_is_needed(tmp_path, way):
 def test_nothing_is_left_by_a_killed_parent(tmp_path):
     text = """
         from tests.distributed._local import train_together
+        from tests.distributed._processes import pids
         def tell(run, processes):
-            print(*processes.pids().values(), flush=True)
+            print(*pids(processes).values(), flush=True)
         train_together("servers", tell)
         """
     parent = subprocess.Popen(

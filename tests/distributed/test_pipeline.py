@@ -6,7 +6,7 @@ import functools
 import pytest
 import torch
 
-from skest.distributed.ps.server import LocalServers
+from tests.distributed._servers import LocalServers
 from tests.distributed._training import Trainer
 from tests.distributed.test_checkpoints import tied_model
 from tests.distributed.test_exactness import ids_fn, input_fn, trained

@@ -193,17 +193,15 @@ SHAPES = [(2,), (2,), ()]
 @given(st.data())
 def test_tables_together_are_what_each_is_alone(data):
     numbers = data.draw(st.lists(st.sampled_from(range(3)), unique=True, min_size=1))
-    ids, values = {}, []
+    ids, values = {}, {}
     for n in sorted(numbers):
         drawn = data.draw(st.lists(st.integers(0, SIZES[n] - 1), max_size=6))
         ids[n] = torch.tensor(drawn, dtype=torch.int64)
-        values.append(torch.randn(len(drawn), *SHAPES[n]))
-    scratch = torch.full((12,), 77, dtype=torch.int32)
-    found = distinct_rows(ids, STARTS, scratch)
+        values[n] = torch.randn(len(drawn), *SHAPES[n])
+    found = distinct_rows(ids, STARTS)
     sums = found.summed(values)
-    for own, kept, total, value in zip(
-        ids.values(), found.ids, sums, values, strict=True
-    ):
+    for n, own in ids.items():
+        kept, total, value = found.ids[n], sums[n], values[n]
         assert sorted(kept.tolist()) == sorted(set(own.tolist()))
         expected = torch.zeros(5, *value.shape[1:]).index_add_(0, own, value)
         assert torch.equal(total, expected[kept])

@@ -11,8 +11,9 @@ import torch
 from skest.distributed.ps.connection import Peer, RefusedError, connect
 from skest.distributed.ps.messages import Message, Op, Pull
 from skest.distributed.ps.optimizers import Shard
-from skest.distributed.ps.server import LocalServers, serve_parameters
+from skest.distributed.ps.server import serve_parameters
 from skest.exceptions import PeerLostError
+from tests.distributed._servers import LocalServers
 from tests.distributed._training import Trainer
 
 IDS = torch.tensor([0, 3, 3, 6])

@@ -13,10 +13,10 @@ from skest.distributed.ps.checkpoint import join, snapshot, state_of, upload
 from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.messages import Message, Op, Reader, WireError
 from skest.distributed.ps.optimizers import Shard, rebuilt_optimizer
-from skest.distributed.ps.server import LocalServers
 from skest.distributed.ps.variables import Variables, aliases, place
 from skest.optimizers.ftrl import ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
+from tests.distributed._servers import LocalServers
 from tests.distributed.test_exactness import assert_same
 
 ADAM = functools.partial(torch.optim.Adam, lr=0.1, foreach=True)

@@ -12,7 +12,7 @@ from skest import DNNLinearCombinedClassifier, RunConfig
 from skest.distributed import AsyncParameterServer
 from skest.distributed.ps.messages import Message, Op
 from skest.hooks import Hook
-from tests.distributed._processes import wait_for
+from tests.distributed._processes import pids, wait_for
 
 CENSUS = Path(__file__).resolve().parents[3] / "shared" / "data" / "adult"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -42,11 +42,11 @@ class Kill(Hook):
     def before_step(self, run):
         if self.client is None:
             chief = run._capture.func.__self__
-            self.client, self.processes = chief.client, chief._workers.processes
+            self.client, self.processes = chief.client, chief._workers
             self.wait_for_worker(0)
         if self.step is not None and run.global_step >= self.step:
             self.step = None
-            os.kill(self.processes.pids()["worker-1"], signal.SIGKILL)
+            os.kill(pids(self.processes)["worker-1"], signal.SIGKILL)
             self.wait_for_worker(self.pushes_of_worker())
 
     def pushes_of_worker(self):

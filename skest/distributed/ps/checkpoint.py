@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import Rows, reading
+from skest.checkpoints.format import blocks, reading
 from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import (
     Message,
@@ -26,7 +26,6 @@ from skest.distributed.ps.messages import (
 )
 from skest.distributed.ps.variables import (
     Part,
-    Variable,
     Variables,
     described,
     held_description,
@@ -81,7 +80,7 @@ class ServedTensor:
         first, stop, step = block.indices(self.shape[0])
         n_rows = max(0, stop - first)
         found = torch.zeros((n_rows, *self.shape[1:]), dtype=self.dtype)
-        for start, rows in _blocks(found):
+        for start, rows in blocks(found, _BLOCK_BYTES):
             self._fetch(first + start, rows)
         if self._refuse_nan and found.isnan().any():
             raise NanLossDuringTrainingError(
@@ -115,14 +114,6 @@ def _shares(
         count = len(range(skipped, n_rows, n))
         if ps is not None and count:
             yield ps, skipped, (start + skipped) // n, count
-
-
-def _blocks(tensor: Rows) -> Iterator[tuple[int, Tensor]]:
-    """Yield blocks of rows, each with the number of its first row."""
-    n_bytes = tensor.shape[1:].numel() * tensor.dtype.itemsize
-    at_once = max(1, _BLOCK_BYTES // max(1, n_bytes))
-    for start in range(0, tensor.shape[0], at_once):
-        yield start, tensor[start : start + at_once]
 
 
 class Snapshot(NamedTuple):
@@ -177,7 +168,9 @@ def snapshot(
                 continue
             v = by_name[variable_of(name)]
             holders: list[int | None] = [ps]
-            if _is_share(shape, v, ps, variables.num_ps):
+            n_rows = n_rows_of(v.shape[0], ps, variables.num_ps) if v.ps == -1 else None
+            # Its rows of a table, and not a number that it has of it.
+            if [*shape] == [n_rows, *v.shape[1:]]:
                 shape = v.shape
                 holders = [i if name in c else None for i, c in enumerate(contents)]
             served = ServedTensor(
@@ -187,11 +180,6 @@ def snapshot(
             tensors[name] = served if shape else served[:].reshape(())
     parts = [reply.control["optimizers"] for reply in replies]
     return Snapshot(replies[0].step, parts, tensors)
-
-
-def _is_share(shape: Sequence[int], v: Variable, ps: int, num_ps: int) -> bool:
-    """Tell whether what a server has are its rows of a table, and not a number of it."""
-    return v.ps == -1 and [*shape] == [n_rows_of(v.shape[0], ps, num_ps), *v.shape[1:]]
 
 
 def join(found: Snapshot, own: Checkpoint, others: Mapping[str, str]) -> Checkpoint:
@@ -267,10 +255,10 @@ def state_in_files(
         for description, of_saved in zip(descriptions, saved, strict=False):
             description |= {key: of_saved[key] for key in ("slots", "values")}
         stored = files.stored("variables")
-        tensors = {f"variable:{v.name}": stored[v.name].rows() for v in variables.all}
-        for name, slot in files.stored("optimizer").items():
+        tensors = {f"variable:{v.name}": stored[v.name]() for v in variables.all}
+        for name, read in files.stored("optimizer").items():
             if not name.startswith(_OF_THIS_PROCESS):
-                tensors[name] = slot.rows()
+                tensors[name] = read()
     return Part(descriptions, tensors)
 
 
@@ -315,7 +303,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
     for name, tensor in state.tensors.items():
         v = by_name[variable_of(name)]
         # Block by block, since a table may be larger than the memory of this process.
-        for start, rows in _blocks(tensor if tensor.shape else tensor.reshape(1)):
+        for start, rows in blocks(tensor, _BLOCK_BYTES):
             if v.ps == -1 and tensor.shape == v.shape:
                 _put(client, name, [*range(num_ps)], start, rows)
                 continue

@@ -19,7 +19,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -268,7 +268,8 @@ def welcome(
     RefusedError, WireError
         If it does not prove the secret, or is of another version.
     """
-    session = Session(connection, _name(connection.getpeername()), timeout)
+    host, port = connection.getpeername()[:2]
+    session = Session(connection, f"{host}:{port}", timeout)
     try:
         session.greet(secret, is_server=True)
         try:
@@ -281,7 +282,8 @@ def welcome(
                 "tasks."
             ) from None
         kind, index = (hello.control.get(key) for key in Peer._fields)
-        if hello.code != Op.HELLO or not _is_name(kind) or type(index) is not int:
+        is_name = isinstance(kind, str) and kind.isascii() and kind.isprintable()
+        if hello.code != Op.HELLO or not is_name or type(index) is not int:
             raise WireError("it does not say who it is.")
         session.send(Message(Op.HELLO))
     except OSError as error:
@@ -291,8 +293,9 @@ def welcome(
         session.close()
         raise
     session.admit()
-    session.name = f"{Peer(kind, index)} at {session.name}"
-    return Peer(kind, index), session
+    peer = Peer(str(kind), int(index))
+    session.name = f"{peer} at {session.name}"
+    return peer, session
 
 
 def connect(address: str, peer: Peer, secret: str | None, timeout: float) -> Session:
@@ -344,14 +347,6 @@ def _view(content: Tensor) -> memoryview:
     """Return the memory of a tensor of bytes."""
     array: Any = content.numpy()
     return memoryview(array)
-
-
-def _name(address: Any) -> str:
-    return f"{address[0]}:{address[1]}"
-
-
-def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and value.isascii() and value.isprintable()
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -416,7 +411,8 @@ def listen(address: str, secret: str | None) -> socket.socket:
             f"A parameter server can't listen at {address!r}: {error.strerror}. Choose a "
             "port that is free.",
         ) from error
-    if secret is None and not is_loopback(str(place[0])) and not _may_lack_secret():
+    may_lack_secret = os.environ.get("SKEST_WITHOUT_SECRET") == "1"
+    if secret is None and not is_loopback(str(place[0])) and not may_lack_secret:
         opened.close()
         raise ValueError(
             f"A parameter server does not listen at {address} without a secret: whoever "
@@ -425,11 +421,6 @@ def listen(address: str, secret: str | None) -> socket.socket:
             "trusted."
         )
     return opened
-
-
-def _may_lack_secret() -> bool:
-    """Tell whether ``SKEST_WITHOUT_SECRET=1`` lets all who reach a server in."""
-    return os.environ.get("SKEST_WITHOUT_SECRET") == "1"
 
 
 class PSClient:

@@ -78,7 +78,7 @@ class Exchange:
         if ahead is not None and ahead[0].features is features:
             wanted, finish = ahead
         else:
-            wanted, finish = self.rows.wanted(features), _never_asked
+            wanted, finish = self.rows.wanted(features), lambda: False
         self.rows.begin_step(wanted)
         if finish():
             return
@@ -103,16 +103,15 @@ class Exchange:
         PeerLostError
             If they were, or may have been, not taken everywhere.
         """
-        tables = [self._by_server(found) for found in self.rows.gradients()]
         options = self._changed_options()
         requests = {
             ps: Message(
                 Op.PUSH,
                 number=self._versions[ps],
                 control={"options": options} if options else {},
-                payload=[*self._dense_gradients(ps), *_table_gradients(tables, ps)],
+                payload=[*self._dense_gradients(ps), *of_tables],
             )
-            for ps in range(self._num_ps)
+            for ps, of_tables in enumerate(self._table_gradients())
         }
         self.staleness = self._client.begin(requests)()[0].number
 
@@ -134,7 +133,7 @@ class Exchange:
             if not with_dense and not any(counts):
                 continue
             # The ids of all tables are one tensor, which the counts divide.
-            payload = [torch.tensor(counts), *_together(ids)] if counts else []
+            payload = [torch.tensor(counts), _together(ids)]
             requests[ps] = Message(Op.PULL, number=dense, payload=payload)
         finish = self._client.begin(requests)
 
@@ -163,22 +162,33 @@ class Exchange:
     def _dense_gradients(self, ps: int) -> list[Tensor]:
         """Return which dense variables of a server have a gradient, and all of them."""
         members, flat = self._dense[ps], self._gradients[ps]
-        present = [p.grad is not None for p in members]
-        pairs = zip(flat.tensors, (p.grad for p in members), strict=True)
-        there = [(place, grad) for place, grad in pairs if grad is not None]
+        there = [i for i, p in enumerate(members) if p.grad is not None]
+        present = torch.zeros(len(members), dtype=torch.uint8)
         if there:
-            places, gradients = zip(*there, strict=True)
-            torch._foreach_copy_(places, gradients)
-        return [torch.tensor(present, dtype=torch.uint8), flat.buffer]
+            present[there] = 1
+            gradients: Any = [members[i].grad for i in there]
+            torch._foreach_copy_([flat.tensors[i] for i in there], gradients)
+        return [present, flat.buffer]
 
-    def _by_server(
-        self, found: tuple[Tensor, Tensor] | None
-    ) -> list[tuple[Tensor, Tensor]] | None:
-        """Split ids and values of a table among the servers."""
-        if found is None:
-            return None
-        shares = self._shares(found[0])
-        return [(ids, found[1][places]) for ids, places in shares]
+    def _table_gradients(self) -> list[list[Tensor]]:
+        """Return for each server how many rows of each table, all ids, and values.
+
+        The number of a table without a gradient is -1.
+        """
+        counts: list[list[int]] = [[] for _ in range(self._num_ps)]
+        ids: list[list[Tensor]] = [[] for _ in range(self._num_ps)]
+        values: list[list[Tensor]] = [[] for _ in range(self._num_ps)]
+        for found in self.rows.gradients():
+            shares = [None] * self._num_ps if found is None else self._shares(found[0])
+            for ps, share in enumerate(shares):
+                counts[ps].append(-1 if share is None else len(share[0]))
+                if share is not None and found is not None:
+                    ids[ps].append(share[0])
+                    values[ps].append(found[1][share[1]])
+        return [
+            [torch.tensor(counts[ps]), _together(ids[ps]), *values[ps]]
+            for ps in range(self._num_ps)
+        ]
 
     def _shares(self, ids: Tensor) -> list[tuple[Tensor, Any]]:
         """Return the ids that each server has, as it counts them, and their places."""
@@ -202,23 +212,5 @@ class Exchange:
         return changed
 
 
-def _never_asked() -> bool:
-    return False
-
-
-def _table_gradients(
-    tables: Sequence[list[tuple[Tensor, Tensor]] | None], ps: int
-) -> list[Tensor]:
-    """Return how many rows of each table have a gradient, all their ids, and values."""
-    if not tables:
-        return []
-    shares = [None if table is None else table[ps] for table in tables]
-    counts = [-1 if share is None else len(share[0]) for share in shares]
-    there = [share for share in shares if share is not None]
-    ids, values = [ids for ids, _ in there], [values for _, values in there]
-    return [torch.tensor(counts), *_together(ids), *values]
-
-
-def _together(ids: Sequence[Tensor]) -> list[Tensor]:
-    """Return the ids of several tables as one tensor, if there are any."""
-    return [torch.cat(list(ids))] if ids else []
+def _together(ids: list[Tensor]) -> Tensor:
+    return torch.cat(ids) if ids else torch.empty(0, dtype=torch.int64)

@@ -19,10 +19,10 @@ from skest.distributed.ps.variables import (
     Part,
     Variable,
     Variables,
-    mark_row_table,
     n_rows_of,
     variable_of,
 )
+from skest.feature_columns.lookup import row_table
 from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import load_named_state, named_state, set_group_options
@@ -90,9 +90,7 @@ class Shard:
             place.copy_(self._given(part.tensors, v, v.shape))
         for v, n in zip(self._tables, n_rows, strict=True):
             shape = (n, *v.shape[1:])
-            table = nn.Parameter(self._given(part.tensors, v, shape))
-            mark_row_table(table)
-            self._parameters[v.name] = table
+            self._parameters[v.name] = row_table(self._given(part.tensors, v, shape))
         self._constants = {
             v.name: part.tensors[f"variable:{v.name}"]
             for v in variables.of_kind("constant", ps)
@@ -292,7 +290,16 @@ def rebuilt_optimizer(
     cls = _class(description["module"], description["class"])
     try:
         with TablesElsewhere():  # slots that are made at once are replaced below
-            made = _made(cls, groups)
+            # What was a tuple is one again, before JSON made a list of it.
+            for group in groups:
+                group |= {
+                    key: tuple(value)
+                    for key, value in group.items()
+                    if isinstance(value, list) and key != "params"
+                }
+            taken = list(inspect.signature(cls).parameters)[1:]
+            first = {key: groups[0][key] for key in taken if key in groups[0]}
+            made = cls(groups, **first)
     except Exception as error:
         raise ValueError(
             f"The optimizer {cls.__name__} can't be made again on a parameter server: "
@@ -331,20 +338,6 @@ def _class(module: str, name: str) -> type[Optimizer]:
             "parameter server can do. Use another, such as Adagrad."
         )
     return found
-
-
-def _made(cls: type[Optimizer], groups: list[dict[str, Any]]) -> Optimizer:
-    taken = list(inspect.signature(cls).parameters)[1:]
-    first = {key: _tuple(value) for key, value in groups[0].items() if key in taken}
-    groups = [{key: _tuple(value) for key, value in g.items()} for g in groups]
-    for group in groups:
-        group["params"] = list(group["params"])
-    return cls(groups, **first)
-
-
-def _tuple(value: Any) -> Any:
-    """Return what was a tuple before JSON made a list of it."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 _ALIGNMENT = 64  # bytes, of all memory that torch allocates

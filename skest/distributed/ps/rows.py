@@ -6,7 +6,6 @@ import math
 import mmap
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from skest.distributed.ps.variables import Variables, embeddings_of
 from skest.feature_columns.lookup import own_values
-from skest.optimizers.row_sparse import first_places, is_row_table, summed_at
+from skest.optimizers.row_sparse import is_row_table
 
 
 class LazyZeros:
@@ -106,50 +105,45 @@ class TablesElsewhere(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@dataclass(frozen=True)
-class Distinct:
-    """Rows of some tables, each once; tables are one behind the other.
+class Distinct(NamedTuple):
+    """Rows of some tables, each once.
 
     Parameters
     ----------
-    given : list of int
-        How many ids of each table there were.
-    through : Tensor of int64, shape (sum(given),)
-        All of them, see `counted_through`.
-    places : Tensor of int64, shape (sum(given),)
-        For every id a place where it stands, the same for equal ids of a table.
-    kept : Tensor of int64
-        These places, ascending.
-    counts : list of int
-        How many of them belong to each table.
-    ids : tuple of Tensor
-        Of each table, in the order of `kept`.
+    through : Tensor of int64, shape (n,)
+        All ids that were given, see `counted_through`.
+    places : Tensor of int64, shape (n,)
+        Where each of them is among the rows of all tables together.
+    ids : dict of int to Tensor
+        The rows of each table, ascending.
     """
 
-    given: list[int]
     through: Tensor
     places: Tensor
-    kept: Tensor
-    counts: list[int]
-    ids: tuple[Tensor, ...]
+    ids: dict[int, Tensor]
 
-    def summed(self, values: Sequence[Tensor]) -> list[Tensor]:
+    def summed(self, values: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """Return for each table the sums of the values of equal ids, in their order.
 
         Parameters
         ----------
-        values : sequence of Tensor
-            Of each table, one for each id that was given.
+        values : dict of int to Tensor
+            Of the same tables, one value for each id that was given.
         """
-        found: list[Tensor] = []
-        ends = list(accumulate(self.given, initial=0))
-        kept_ends = list(accumulate(self.counts, initial=0))
-        for first, last in _alike(values):
-            start, end = ends[first], ends[last]
-            kept = self.kept[kept_ends[first] : kept_ends[last]] - start
-            together = torch.cat(list(values[first:last]))
-            sums = summed_at(self.places[start:end] - start, together)
-            found += sums.index_select(0, kept).split(self.counts[first:last])
+        found: dict[int, Tensor] = {}
+        start = first = 0
+        # Neighbours whose values can be one tensor are summed in one step.
+        for _, alike in groupby(
+            values, lambda n: (values[n].shape[1:], values[n].dtype)
+        ):
+            numbers = list(alike)
+            together = torch.cat([values[n] for n in numbers])
+            counts = [len(self.ids[n]) for n in numbers]
+            places = self.places[start : start + len(together)] - first
+            sums = together.new_zeros((sum(counts), *together.shape[1:]))
+            sums.index_add_(0, places, together)
+            found.update(zip(numbers, sums.split(counts), strict=True))
+            start, first = start + len(together), first + sum(counts)
         return found
 
 
@@ -159,71 +153,44 @@ def counted_through(ids: Mapping[int, Tensor], starts: Sequence[int]) -> Tensor:
     Parameters
     ----------
     ids : dict of int to Tensor of int64, shape (n,)
-        By the numbers of tables.
+        By the numbers of tables, which ascend.
     starts : sequence of int
-        Where the rows of each table begin.
+        Where the rows of each table begin, and where the last one ends.
     """
     return torch.cat([of_table + starts[n] for n, of_table in ids.items()])
 
 
 def distinct_rows(
-    ids: Mapping[int, Tensor],
-    starts: Sequence[int],
-    scratch: Tensor,
-    known: Distinct | None = None,
+    ids: Mapping[int, Tensor], starts: Sequence[int], known: Distinct | None = None
 ) -> Distinct:
     """Find every row once.
 
     Parameters
     ----------
-    ids : dict of int to Tensor of int64, shape (n,)
-        By the numbers of tables.
-    starts : sequence of int
-        Where the rows of each table begin if all of them are counted through.
-    scratch : Tensor of int32
-        An element for every row of all tables. What is in it does not matter, and is
-        overwritten.
+    ids, starts
+        As for `counted_through`; all ids are rows of their tables.
     known : Distinct, default=None
         What was found before, which is returned again if it is of the same ids.
-
-    Returns
-    -------
-    Distinct
-        Tables are in the order of `ids`.
 
     Examples
     --------
     >>> import torch
     >>> from skest.distributed.ps.rows import distinct_rows
     >>> ids = {0: torch.tensor([4, 1, 4]), 1: torch.tensor([1])}
-    >>> found = distinct_rows(ids, [0, 5], torch.zeros(10, dtype=torch.int32))
+    >>> found = distinct_rows(ids, [0, 5, 10])
     >>> found.ids
-    (tensor([1, 4]), tensor([1]))
-    >>> found.summed([torch.tensor([1.0, 2.0, 3.0]), torch.tensor([7.0])])
-    [tensor([2., 4.]), tensor([7.])]
+    {0: tensor([1, 4]), 1: tensor([1])}
+    >>> found.summed({0: torch.tensor([1.0, 2.0, 3.0]), 1: torch.tensor([7.0])})
+    {0: tensor([2., 4.]), 1: tensor([7.])}
     """
-    given = [len(of_table) for of_table in ids.values()]
     through = counted_through(ids, starts)
-    if (
-        known is not None
-        and known.given == given
-        and torch.equal(known.through, through)
-    ):
+    if known is not None and torch.equal(known.through, through):
         return known
-    places = first_places(through, scratch)
-    kept = (places == torch.arange(len(places), device=places.device)).nonzero().ravel()
-    ends = torch.tensor(list(accumulate(given, initial=0)), device=places.device)
-    counts = torch.searchsorted(kept, ends).diff().tolist()
-    own = torch.cat(list(ids.values())).index_select(0, kept).split(counts)
-    return Distinct(given, through, places, kept, counts, own)
-
-
-def _alike(values: Sequence[Tensor]) -> Iterator[tuple[int, int]]:
-    """Yield where tensors that can be one begin and end."""
-    end = 0
-    for _, members in groupby(values, lambda v: (v.shape[1:], v.dtype)):
-        first, end = end, end + len(list(members))
-        yield first, end
+    # Of all tables at once: for each alone it would take longer than the exchange.
+    rows, places = through.unique(return_inverse=True)
+    ends = torch.tensor(starts, device=rows.device)
+    parts = rows.split(torch.searchsorted(rows, ends).diff().tolist())
+    return Distinct(through, places, {n: parts[n] - starts[n] for n in ids})
 
 
 #: ``fetch({number of the table: unique ids})`` brings rows and calls `RemoteRows.put`.
@@ -235,19 +202,16 @@ _KEPT_BYTES = 1 << 30
 _BRING = "bring_rows"  # as `skest.feature_columns.lookup.bring_rows` looks for it
 
 
-class _Lookup(NamedTuple):
-    """What tells one look-up of a step from others."""
+_Lookup = tuple[int, int, int, bool]
 
-    number: int
-    identity: int
-    version: int
-    with_first: bool
 
-    @classmethod
-    def of(cls, number: int, ids: Tensor, with_first: bool) -> "_Lookup":
-        """Return that of ids in a table, as long as nobody writes into the ids."""
-        version = 0 if ids.is_inference() else ids._version
-        return cls(number, id(ids), version, with_first)
+def _lookup(number: int, ids: Tensor, with_first: bool) -> _Lookup:
+    """Return what tells one look-up in a table from others of a step.
+
+    As long as nobody writes into the ids: their version is in it.
+    """
+    version = 0 if ids.is_inference() else ids._version
+    return number, id(ids), version, with_first
 
 
 class Wanted(NamedTuple):
@@ -296,11 +260,9 @@ class RemoteRows:
             accumulate((parameters[n].shape[0] for n in names), initial=0)
         )
         device = parameters[names[0]].device if names else torch.device("cpu")
-        # Integers for the rows of all tables, one table behind the other.
-        brought_at, scratch = self._marks = [
-            LazyZeros((self._starts[-1],), torch.int32, device) for _ in range(2)
-        ]
-        self._brought_at, self._scratch = brought_at.tensor, scratch.tensor
+        # In which step rows came, of all tables, one table behind the other.
+        self._marks = LazyZeros((self._starts[-1],), torch.int32, device)
+        self._brought_at = self._marks.tensor
         self._tables = [
             _Table(name, parameters[name], self._brought_at[start:])
             for name, start in zip(names, self._starts, strict=False)
@@ -333,21 +295,19 @@ class RemoteRows:
         for number, path, with_first in self._plan:
             ids = _at(features, path)
             if ids is not None:
-                lookups[_Lookup.of(number, ids, with_first)] = ids
+                lookups[_lookup(number, ids, with_first)] = ids
                 found.setdefault(number, []).append(_rows(ids, with_first))
         if not found:
             return Wanted(features, lookups, {}, None)
         asked = {n: torch.cat(found[n]) for n in sorted(found)}
         distinct = self._distinct(asked)
-        rows = dict(zip(asked, distinct.ids, strict=True))
-        return Wanted(features, lookups, rows, distinct)
+        return Wanted(features, lookups, distinct.ids, distinct)
 
     def begin_step(self, wanted: Wanted) -> None:
         """Forget all rows; those that are wanted will be brought by `put`."""
         self._step += 1
         if sum(table.bytes_held() for table in self._tables) > _KEPT_BYTES:
-            for mark in self._marks:
-                mark.forget()
+            self._marks.forget()
             for table in self._tables:
                 table.forget()
         # Identities hold as long as the tensors live, so they are kept.
@@ -366,9 +326,9 @@ class RemoteRows:
     def check_gradients(self) -> None:
         """Raise ValueError if rows have a gradient that were not brought."""
         ids = {
-            n: found
+            n: found._indices()[0]
             for n, table in enumerate(self._tables)
-            if (found := table.rows_with_gradient()) is not None
+            if (found := table.gradient()) is not None
         }
         if not ids:
             return
@@ -404,12 +364,10 @@ class RemoteRows:
         found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
         several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
         if several:
-            ids = {n: found[n][0] for n in several}
-            known = self._wanted.distinct  # most often of the very same ids
-            distinct = distinct_rows(ids, self._starts, self._scratch, known)
-            sums = distinct.summed([found[n][1] for n in several])
-            pairs = zip(distinct.ids, sums, strict=True)
-            found.update(zip(several, pairs, strict=True))
+            ids, known = {n: found[n][0] for n in several}, self._wanted.distinct
+            distinct = distinct_rows(ids, self._starts, known)  # known most often
+            sums = distinct.summed({n: found[n][1] for n in several})
+            found |= {n: (distinct.ids[n], sums[n]) for n in several}
         return [found.get(n) for n in range(len(self))]
 
     def close(self) -> None:
@@ -439,7 +397,11 @@ class RemoteRows:
             if own is None:
                 continue
             if module.max_norm is not None:
-                raise ValueError(_MAX_NORM_REFUSED)
+                raise ValueError(
+                    "An embedding with 'max_norm' changes its rows in the forward pass, "
+                    "which parameter servers do not see. Use embedding_column, whose "
+                    "'max_norm' does not, or an embedding without it."
+                )
             before = self._before_embedding(own)
             handle = module.register_forward_pre_hook(before, with_kwargs=True)
             self._handles.append(handle)
@@ -463,29 +425,25 @@ class RemoteRows:
 
     def _distinct(self, ids: dict[int, Tensor]) -> Distinct:
         """Return every id of each table once; raise IndexError if one is no row of it."""
-        found = distinct_rows(ids, self._starts, self._scratch)
         # What is no row of its table may be one of the next.
-        sizes = torch.tensor([len(self._tables[n].values) for n in ids])
-        limits = sizes.repeat_interleave(torch.tensor(found.counts))
-        if (torch.cat(found.ids) >= limits.to(found.kept.device)).any():
-            raise IndexError(self._beyond(dict(zip(ids, found.ids, strict=True))))
-        return found
-
-    def _beyond(self, rows: dict[int, Tensor]) -> str:
-        """Say which ids are no rows of their tables."""
-        found = [
-            f"{int(ids.max())} in {table.name!r}, of {len(table.values)} rows"
-            for table, ids in ((self._tables[n], ids) for n, ids in rows.items())
-            if len(ids) and ids.max() >= len(table.values)
-        ]
-        return (
-            "Ids that are looked up must be less than the number of rows; got "
-            f"{', '.join(found)}."
-        )
+        ends = torch.tensor([self._starts[n + 1] for n in ids])
+        limits = ends.repeat_interleave(torch.tensor([*map(len, ids.values())]))
+        through = counted_through(ids, self._starts)
+        if (through >= limits.to(through.device)).any():
+            beyond = [
+                f"{int(own.max())} in {table.name!r}, of {len(table.values)} rows"
+                for n, own in ids.items()
+                if len(own) and own.max() >= len((table := self._tables[n]).values)
+            ]
+            raise IndexError(
+                "Ids that are looked up must be less than the number of rows; got "
+                f"{', '.join(beyond)}."
+            )
+        return distinct_rows(ids, self._starts)
 
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
         """Fetch the rows that a look-up will read, unless they are there."""
-        lookup = _Lookup.of(number, ids, with_first)
+        lookup = _lookup(number, ids, with_first)
         if lookup in self._wanted.lookups:
             return
         path = self._known.get(id(ids))
@@ -494,8 +452,7 @@ class RemoteRows:
         table = self._tables[number]
         missing = table.missing(_rows(ids, with_first), self._step)
         if len(missing):
-            (rows,) = self._distinct({number: missing}).ids
-            self._fetch({number: rows})
+            self._fetch(self._distinct({number: missing}).ids)
         self._wanted.lookups[lookup] = ids
 
 
@@ -527,11 +484,6 @@ class _Table:
         self._n_brought += len(ids)
         self.values.index_copy_(0, ids, rows.to(self.values.device))
         self._brought_at.index_fill_(0, ids, step)
-
-    def rows_with_gradient(self) -> Tensor | None:
-        """Return which rows have a gradient, None if the table has none of rows."""
-        grad = self.parameter.grad
-        return grad._indices()[0] if grad is not None and grad.is_sparse else None
 
     def gradient(self) -> Tensor | None:
         """Return the gradient, which is one of rows, or None."""
@@ -570,10 +522,3 @@ def _at(features: Any, path: tuple[str, ...]) -> Tensor | None:
             return None
         features = features[key]
     return features if isinstance(features, Tensor) else None
-
-
-_MAX_NORM_REFUSED = (
-    "An embedding with 'max_norm' changes its rows in the forward pass, which parameter "
-    "servers do not see. Use embedding_column, whose 'max_norm' does not, or an embedding "
-    "without it."
-)

@@ -12,17 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import torch
 
-from skest.distributed.ps.connection import (
-    Peer,
-    RefusedError,
-    Session,
-    listen,
-    welcome,
-)
+from skest.distributed.ps.connection import Peer, RefusedError, Session, listen, welcome
 from skest.distributed.ps.messages import (
     Message,
     Op,
@@ -223,7 +217,7 @@ class ParameterServer:
         self._shard: Shard | None = None
         self._lock = threading.RLock()  # of what is read
         self._updating = threading.Lock()  # taken before the other one
-        self._is_stopping = False
+        self.is_stopping = False
         self._stopped = threading.Event()
         self._failure: str | None = None
         self._started = time.monotonic()
@@ -317,11 +311,6 @@ class ParameterServer:
 
     # What follows answers requests.
 
-    def info(self) -> Message:
-        """Return what a task has to know before it begins."""
-        variables = None if self._shard is None else self._shard.variables.to_json()
-        return self.reply(control={"variables": variables, **self._notice})
-
     def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
         variables = Variables.from_json(control["variables"])
@@ -344,7 +333,7 @@ class ParameterServer:
         with self._lock if self.use_locking else contextlib.nullcontext():
             # Counted first: who does not wait may be given a part of the next update.
             n_updates = self._n_updates
-            found = self._variables.pull(Reader(request), bool(request.number))
+            found = self._held.pull(Reader(request), bool(request.number))
             return self.reply(number=n_updates, payload=found)
 
     def push(
@@ -359,7 +348,7 @@ class ParameterServer:
         Who waits for updates finds them applied afterwards. What is wrong with a request
         is raised before the answer; an error behind it is one of the optimizer.
         """
-        shard = self._variables
+        shard = self._held
         with self._updating:  # an optimizer takes one step at a time
             gradients = shard.gradients(Reader(request))
             with self._lock:  # not before: reads need not wait for what is above
@@ -368,7 +357,7 @@ class ParameterServer:
                 self.members.pushed(peer, staleness)
                 self.step += 1
                 try:
-                    answer(self.reply(number=staleness, control=self._notice))
+                    answer(self.reply(number=staleness, control=self.notice))
                 finally:  # they count, whether the task is still there or not
                     shard.update(gradients)
                     self._n_updates += 1
@@ -376,7 +365,7 @@ class ParameterServer:
     def snapshot(self, kinds: list[str]) -> tuple[Message, Mapping[str, Any]]:
         """Return variables as they are now, but for rows of tables: they are read later."""
         with self._lock:
-            part, reply = self._variables.state(kinds), self.reply()
+            part, reply = self._held.state(kinds), self.reply()
         tensors = [
             [name, name_of_dtype(tensor.dtype), list(tensor.shape)]
             for name, tensor in part.tensors.items()
@@ -384,29 +373,25 @@ class ParameterServer:
         contents = {"tensors": tensors, "optimizers": part.optimizers}
         return reply._replace(control=contents), part.tensors
 
-    def stats(self, peer: Peer) -> Message:
-        """Return what is known of tasks."""
-        tasks, active = self.members.to_json(), self.members.active(but=peer)
-        return self.reply(control={"tasks": tasks, "active": active})
-
-    def ask_to_stop(self) -> Message:
-        """Tell all tasks from now on that the chief asks them to stop."""
-        self._is_stopping = True
-        return self.reply()
-
     def reply(self, status: Status = Status.OK, **fields: Any) -> Message:
         """Return a reply, which tells the global step."""
         return Message(status, self.step, **fields)
 
     @property
-    def _variables(self) -> Shard:
+    def variables(self) -> Variables | None:
+        """The variables of the model; None before it was given them."""
+        return None if self._shard is None else self._shard.variables
+
+    @property
+    def _held(self) -> Shard:
         if self._shard is None:
             raise WireError("It has no variables yet.")
         return self._shard
 
     @property
-    def _notice(self) -> dict[str, Any]:
-        return {"stop": True} if self._is_stopping else {}
+    def notice(self) -> dict[str, Any]:
+        """What replies tell all tasks from now on: that the chief asks them to stop."""
+        return {"stop": True} if self.is_stopping else {}
 
 
 class _Conversation:
@@ -482,13 +467,16 @@ class _Conversation:
             first = control["first"]
             return server.reply(payload=[rows[first : first + control["n"]]])
         if code == Op.STATS:
-            return server.stats(self._peer)
+            tasks, active = server.members.to_json(), server.members.active(self._peer)
+            return server.reply(control={"tasks": tasks, "active": active})
         if code == Op.STOP:
-            return server.ask_to_stop()
+            server.is_stopping = True
+            return server.reply()
         if code in (Op.BYE, Op.SHUTDOWN):
             server.members.left(self._peer)
         if code in (Op.INFO, Op.BYE, Op.SHUTDOWN):
-            return server.info()
+            known = server.variables and server.variables.to_json()
+            return server.reply(control={"variables": known, **server.notice})
         raise WireError(f"There is no request {code} here, or not now.")
 
 
@@ -545,46 +533,3 @@ def serve_parameters(address: str | socket.socket, ps: int = 0, **options: Any) 
 def serve_at(ps: int, files: list[int], **options: Any) -> None:
     """Do what `serve_parameters` does, at a socket that listens; `files` has it."""
     serve_parameters(socket.socket(fileno=files[0]), ps, **options)
-
-
-class LocalServers:
-    """Parameter servers on the loopback interface; a context manager.
-
-    Parameters
-    ----------
-    num_ps : int, default=1
-        How many.
-    **options
-        Of `ParameterServer`.
-
-    Attributes
-    ----------
-    addresses : list of str
-        ``"host:port"`` of each.
-    servers : list of ParameterServer
-        The servers themselves.
-
-    Examples
-    --------
-    >>> from skest.distributed.ps.server import LocalServers
-    >>> with LocalServers(2) as servers:
-    ...     len(servers.addresses)
-    2
-    """
-
-    def __init__(self, num_ps: int = 1, **options: Any) -> None:
-        self.servers = [
-            ParameterServer("127.0.0.1:0", ps, **options) for ps in range(num_ps)
-        ]
-        self.addresses = [server.address for server in self.servers]
-
-    def __enter__(self) -> Self:
-        for server in self.servers:
-            server.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for server in self.servers:
-            server.stop()
-        for server in self.servers:
-            server.close()

@@ -165,11 +165,6 @@ def variable_of(key: str) -> str:
     return rest if owner == "variable" else rest.rpartition("/")[0]
 
 
-def mark_row_table(tensor: Tensor) -> None:
-    """Let `is_row_table` tell so of a parameter."""
-    tensor.is_row_table = True  # type: ignore[attr-defined]
-
-
 def embeddings_of(network: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
     """Return the embeddings in a network; several may have the same weight."""
     kinds = (nn.Embedding, nn.EmbeddingBag)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import reading
+from skest.checkpoints.format import reading, whole
 from skest.checkpoints.store import CheckpointStore, DirectoryStore
 from skest.core.console import INTERRUPTED
 from skest.distributed.ps.checkpoint import (
@@ -31,12 +31,7 @@ from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
 from skest.distributed.ps.rows import TablesElsewhere
-from skest.distributed.ps.variables import (
-    Variables,
-    elsewhere_of,
-    hidden,
-    unique_state,
-)
+from skest.distributed.ps.variables import Variables, elsewhere_of, hidden, unique_state
 from skest.engine.loop import (
     INPUT_ENDED,
     Halves,
@@ -143,8 +138,7 @@ class AsyncReplica(Replica):
         self._is_saving = self._has_lost = False
         self._resumed_from: Path | None = None
         self._own_steps = 0
-        self._known: Variables | None = None
-        self._in_exchange: Exchange | None = None
+        self._exchange: Any = None  # before `begin`
         self._next: LookAhead | None = None
         self._log: Timer | None = None
 
@@ -171,12 +165,12 @@ class AsyncReplica(Replica):
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief gives them variables if they have none."""
         spec, n_ps = run.spec, len(self.client.addresses)
-        self._known = Variables.of(run.network, spec.optimizers, n_ps)
-        self._known.check_sizes(LIMIT)
+        self._variables = Variables.of(run.network, spec.optimizers, n_ps)
+        self._variables.check_sizes(LIMIT)
         with self._losing(run):
             self._attach(run)
-        self._in_exchange = Exchange(
-            *(self.client, run.network, spec.optimizers, self._known),
+        self._exchange = Exchange(
+            *(self.client, run.network, spec.optimizers, self._variables),
             check=self._check,
         )
         for optimizer in spec.optimizers:
@@ -234,7 +228,7 @@ class AsyncReplica(Replica):
 
         If it is to be saved, tensors are fetched while they are written.
         """
-        if self._in_exchange is None:
+        if self._exchange is None:
             return capture(run)
         with self._losing(run):
             kinds = ["dense", "table"]
@@ -256,9 +250,9 @@ class AsyncReplica(Replica):
 
     def refresh(self, run: Run) -> None:
         """Read dense variables; rows of tables are read anew when they are looked up."""
-        if self._in_exchange is not None:
+        if self._exchange is not None:
             with self._losing(run):
-                self._in_exchange.pull(None)
+                self._exchange.pull(None)
 
     def finish(self, run: Run) -> None:
         """Say that this task takes no more steps; the chief waits for the others."""
@@ -278,8 +272,8 @@ class AsyncReplica(Replica):
 
     def close(self) -> None:
         """Let go of the sessions."""
-        if self._in_exchange is not None:
-            self._in_exchange.rows.close()
+        if self._exchange is not None:
+            self._exchange.rows.close()
         self.client.close()
 
     def _attach(self, run: Run) -> None:
@@ -309,7 +303,15 @@ class AsyncReplica(Replica):
                     f"{self._attach_timeout:g} s. {problem}"
                 )
             time.sleep(_PAUSE)
-        self._check_variables(found[0])
+        theirs = Variables.from_json(found[0].control["variables"])
+        differences = self._variables.differences(theirs)
+        if differences:
+            listed = "\n  ".join(differences)
+            raise ValueError(
+                "The parameter servers have the variables of another model:\n  "
+                f"{listed}\nStart all tasks with the same program, columns and number of "
+                "parameter servers."
+            )
         self._load_constants(run)
 
     def _initialize(self, run: Run, ready: list[bool]) -> None:
@@ -329,17 +331,6 @@ class AsyncReplica(Replica):
         if path is not None:
             self._load_constants(run)
 
-    def _check_variables(self, info: Message) -> None:
-        theirs = Variables.from_json(info.control["variables"])
-        differences = self._variables.differences(theirs)
-        if differences:
-            listed = "\n  ".join(differences)
-            raise ValueError(
-                "The parameter servers have the variables of another model:\n  "
-                f"{listed}\nStart all tasks with the same program, columns and number of "
-                "parameter servers."
-            )
-
     def _load_constants(self, run: Run) -> None:
         """Set what no optimizer updates to what the chief has drawn, or has saved."""
         names = [v.name for v in self._variables.of_kind("constant")]
@@ -349,7 +340,7 @@ class AsyncReplica(Replica):
         else:
             with reading(self._resumed_from) as files:
                 stored = files.stored("variables")
-                found = {name: stored[name].whole() for name in names}
+                found = {name: whole(stored[name]()) for name in names}
         tensors = unique_state(run.network)
         with torch.no_grad():
             for name, value in found.items():
@@ -372,7 +363,7 @@ class AsyncReplica(Replica):
         labels: Any,
         after_backward: Callable[[], None] | None = None,
     ) -> Tensor:
-        exchange = self._exchange
+        exchange: Exchange = self._exchange
         with self._losing(run):
             exchange.pull(features)
             if self._next is not None and (batch := self._next.peek()) is not None:
@@ -414,8 +405,7 @@ class AsyncReplica(Replica):
             stats = self.client.ask_all(Message(Op.STATS))[0].control
             # One that comes too late would wait in vain for the servers.
             is_early = len(stats["tasks"]) < n_tasks and time.monotonic() < end
-            if run.stop_reason == INTERRUPTED:
-                is_early = False
+            is_early &= run.stop_reason != INTERRUPTED
             if not stats["active"] and not is_early:
                 return
             time.sleep(_PAUSE)
@@ -445,18 +435,6 @@ class AsyncReplica(Replica):
                 self.client.ask(ps, message)
             except PeerLostError as error:  # one that is gone need not know
                 _logger.info("%s", error)
-
-    @property
-    def _variables(self) -> Variables:
-        if self._known is None:
-            raise RuntimeError("There are no variables before 'begin'.")
-        return self._known
-
-    @property
-    def _exchange(self) -> Exchange:
-        if self._in_exchange is None:
-            raise RuntimeError("A step was asked for before 'begin'.")
-        return self._in_exchange
 
 
 def _leave_to_servers(spec: EstimatorSpec) -> None:

@@ -85,20 +85,9 @@ def fingerprint_cat64(a: Value, b: Value) -> Value:
     return _shift_mix(_shift_mix(result) * _MULTIPLIER)
 
 
-def unsigned_remainder(values: Value, divisor: int) -> Value:
-    """Return the remainder of int64, read as uint64, as int64."""
-    return (values.cast(np.uint64) % divisor).cast(np.int64)
-
-
 def _string_hashes(values: Value, seed: int = 0) -> Value:
-    return values.graph.add(
-        "MurmurHash3",
-        values,
-        domain="com.microsoft",
-        dtype=np.uint32,
-        seed=seed,
-        positive=1,
-    )
+    kind: dict[str, Any] = {"domain": "com.microsoft", "dtype": np.uint32}
+    return values.graph.add("MurmurHash3", values, seed=seed, positive=1, **kind)
 
 
 def _shift_mix(value: Value) -> Value:
@@ -421,7 +410,7 @@ def _smoothly_clipped(values: Value) -> Value:
     low, high = values.constant(-CLIPPED), values.constant(CLIPPED)
     values = values.graph.add("Clip", values, low, high)
     third = values / 3
-    return values / (third * third + 1).sqrt()
+    return values / _node("Sqrt")(third * third + 1)
 
 
 def _joined(parts: Sequence[Numbers], name: str) -> np.ndarray:
@@ -513,6 +502,12 @@ def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
     return encoded
 
 
+def given_parts(columns: Any) -> dict[Any, FeatureColumns]:
+    """Return the columns by the part of the network that takes them."""
+    parts = columns if isinstance(columns, Mapping) else {None: columns}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
 def encode_all(
     graph: Graph,
     columns: FeatureColumns | Mapping[Any, FeatureColumns | None] | None,
@@ -530,8 +525,7 @@ def encode_all(
     dtype, forms
         See `Inputs`.
     """
-    parts = columns if isinstance(columns, Mapping) else {None: columns}
-    given = {name: part for name, part in parts.items() if part is not None}
+    given = given_parts(columns)
     every = [column for part in given.values() for column in part.active]
     inputs = Inputs(graph, every, dtype, forms)
     if not given:
@@ -579,9 +573,8 @@ def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
 
 @_encoded.register
 def _(column: PeriodicColumn, inputs: Inputs) -> Encoded:
-    return {
-        column.encoded_key: _encoded(column.source, inputs)[column.source.encoded_key]
-    }
+    source = column.source
+    return {column.encoded_key: _encoded(source, inputs)[source.encoded_key]}
 
 
 @_encoded.register
@@ -629,9 +622,8 @@ def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
     numbers = _with_indicators(column, raw)
     if isinstance(numbers, Numbers):
         numbers = computed([numbers])
-    fill = (
-        column.default_value if isinstance(column.default_value, int | float) else 0.0
-    )
+    default = column.default_value
+    fill = default if isinstance(default, int | float) else 0.0
     padded = where(inside.unsqueeze(2), numbers, fill)
     return {column.encoded_key: padded, column.length_key: lengths}
 
@@ -653,10 +645,7 @@ def _positions(values: Value, first: int) -> Value:
 def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
     raw = inputs.numbers(column.key)
     scaled = raw / column.scale_.astype(raw.dtype)
-    return {
-        column.encoded_key: EveryId(column.num_buckets),
-        column.weight_key: scaled,
-    }
+    return {column.encoded_key: EveryId(column.num_buckets), column.weight_key: scaled}
 
 
 @_encoded.register
@@ -705,17 +694,10 @@ def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:
 def _looked_up(values: Value, table: Mapping[Any, int], default: int) -> Value:
     """Return what a dictionary says of strings or integers."""
     keys = "keys_strings" if values.dtype == STRING else "keys_int64s"
-    entries: dict[str, Any] = {
-        keys: tuple(table),
-        "values_int64s": tuple(table.values()),
-    }
+    entries: Any = {keys: tuple(table), "values_int64s": tuple(table.values())}
+    kind: dict[str, Any] = {"domain": "ai.onnx.ml", "dtype": np.int64}
     return values.graph.add(
-        "LabelEncoder",
-        values,
-        domain="ai.onnx.ml",
-        dtype=np.int64,
-        default_int64=default,
-        **entries,
+        "LabelEncoder", values, default_int64=default, **entries, **kind
     )
 
 
@@ -782,7 +764,8 @@ def _(column: CrossedColumn, inputs: Inputs) -> Ids:
             present = (present.unsqueeze(2) & keys.present.unsqueeze(1)).flatten()
         is_fixed = width is not None and keys.width is not None
         width = width * keys.width if is_fixed else None  # type: ignore[operator]
-    buckets = unsigned_remainder(hashes, column.hash_bucket_size)
+    remainder = hashes.cast(np.uint64) % column.hash_bucket_size
+    buckets = remainder.cast(np.int64)
     return Ids(where(present, buckets, -1), present, width)
 
 

@@ -2,7 +2,7 @@
 """Graphs of ONNX: values that add nodes, the operators there may be, and `to_model`."""
 
 import contextlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,13 @@ class Tensor(NamedTuple):
     name: str
     dtype: np.dtype
     shape: tuple[int | None, ...]
+
+
+def _operator(op: str, dtype: Any = None) -> Callable[["Value", Any], "Value"]:
+    def add_node(self: "Value", other: Any) -> "Value":
+        return self._with(op, other, dtype)
+
+    return add_node
 
 
 class Value:
@@ -75,23 +82,17 @@ class Value:
         """Return a constant of the type of this tensor."""
         return self.graph.constant(np.asarray(value, dtype=self.dtype))
 
-    def __add__(self, other: Any) -> "Value":
-        return self._with("Add", other)
-
-    def __sub__(self, other: Any) -> "Value":
-        return self._with("Sub", other)
-
-    def __mul__(self, other: Any) -> "Value":
-        return self._with("Mul", other)
-
-    def __truediv__(self, other: Any) -> "Value":
-        return self._with("Div", other)
-
-    def __mod__(self, other: Any) -> "Value":
-        return self._with("Mod", other)
-
-    def __matmul__(self, other: Any) -> "Value":
-        return self._with("MatMul", other)
+    __add__ = _operator("Add")
+    __sub__ = _operator("Sub")
+    __mul__ = _operator("Mul")
+    __truediv__ = _operator("Div")
+    __mod__ = _operator("Mod")
+    __matmul__ = _operator("MatMul")
+    __lt__ = _operator("Less", bool)
+    __gt__ = _operator("Greater", bool)
+    __ge__ = _operator("GreaterOrEqual", bool)
+    __and__ = _operator("And")
+    __xor__ = _operator("BitwiseXor")
 
     def __neg__(self) -> "Value":
         return self.graph.add("Neg", self)
@@ -100,23 +101,8 @@ class Value:
         """Return the values, those beyond two bounds as the bounds."""
         return self._with("Max", low)._with("Min", high)
 
-    def __lt__(self, other: Any) -> "Value":
-        return self._with("Less", other, bool)
-
-    def __gt__(self, other: Any) -> "Value":
-        return self._with("Greater", other, bool)
-
-    def __ge__(self, other: Any) -> "Value":
-        return self._with("GreaterOrEqual", other, bool)
-
-    def __and__(self, other: "Value") -> "Value":
-        return self._with("And", other)
-
     def __or__(self, other: "Value") -> "Value":
         return self._with("Or" if self.dtype == bool else "BitwiseOr", other)
-
-    def __xor__(self, other: Any) -> "Value":
-        return self._with("BitwiseXor", other)
 
     def __invert__(self) -> "Value":
         return self.graph.add("Not", self)
@@ -174,10 +160,6 @@ class Value:
         """Return the greater of two numbers."""
         return self._with("Max", other)
 
-    def sqrt(self) -> "Value":
-        """Return the square roots."""
-        return self.graph.add("Sqrt", self)
-
     def unsqueeze(self, axis: int) -> "Value":
         """Return the tensor with another axis of length one."""
         axes = self.graph.constant(np.array([axis % (self.ndim + 1)]))
@@ -207,25 +189,6 @@ class Value:
             indices = self.graph.constant(np.asarray(indices, dtype=np.int64))
         ndim = self.ndim + indices.ndim - 1
         return self.graph.add("Gather", self, indices, ndim=ndim, axis=axis % self.ndim)
-
-    def nonzero(self) -> "Value":
-        """Return the places of what is not zero, one in each row."""
-        places = self.graph.add("NonZero", self, dtype=np.int64, ndim=2)
-        return places.transposed(1, 0)
-
-    def at(self, places: "Value") -> "Value":
-        """Return the elements at places, of which each row is one."""
-        return self.graph.add("GatherND", self, places, ndim=1)
-
-    def add_rows(self, places: "Value", rows: "Value") -> "Value":
-        """Return the matrix with rows added to those at places of shape (n, 1)."""
-        return self.graph.add("ScatterND", self, places, rows, reduction="add")
-
-    def add_at(self, indices: "Value", numbers: "Value") -> "Value":
-        """Return the matrix with numbers added at indices of each row; -1 is the last."""
-        return self.graph.add(
-            "ScatterElements", self, indices, numbers, axis=1, reduction="add"
-        )
 
     def without_last(self, axis: int = 0) -> "Value":
         """Return all slices along an axis but the last one."""

@@ -2,7 +2,7 @@
 """Activations and heads in an ONNX graph: from logits to predictions."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -230,18 +230,15 @@ def task_predictions(
     else:
         probabilities = _node("Softmax", logits, axis=-1)
         found[PredictionKeys.PROBABILITIES] = (probabilities, size)
-        found[PredictionKeys.CLASS_IDS] = (_greatest(logits), 1)
+        # From the front: of no rows, ONNX Runtime takes a negative axis for another one.
+        # The lowest of equal ones counts.
+        last = logits.ndim - 1
+        ids = _node("ArgMax", logits, dtype=np.int64, axis=last, keepdims=1)
+        found[PredictionKeys.CLASS_IDS] = (ids, 1)
     if isinstance(head, SampledSoftmaxHead):
         found |= _best(head, logits)
     own = {key: value for key, (value, _) in found.items()}
     return found | with_classes(head, own, classes)
-
-
-def _greatest(logits: Value) -> Value:
-    """Return the position of the greatest logit; the lowest among equals."""
-    # From the front: of no rows, ONNX Runtime takes a negative axis for another one.
-    axis = logits.ndim - 1
-    return _node("ArgMax", logits, dtype=np.int64, axis=axis, keepdims=1)
 
 
 def _best(head: SampledSoftmaxHead, logits: Value) -> dict[str, Prediction]:
@@ -293,7 +290,13 @@ def with_classes(
         return {PredictionKeys.CLASSES: (names, size), LABELS: (labels, size)}
     if not isinstance(head, SingleLabelHead):
         return {}
-    _check_has_classes(predictions)
+    wanted = (PredictionKeys.CLASS_IDS, PredictionKeys.PROBABILITIES)
+    missing = [key for key in wanted if key not in predictions]
+    if missing:
+        raise ExportError(
+            f"The predictions lack {' and '.join(map(repr, missing))}, which the "
+            "signatures of a classifier have. Return 'logits' or 'probabilities'."
+        )
     ids = predictions[PredictionKeys.CLASS_IDS]
     texts, every = _class_texts(head, classes), np.arange(head.n_classes, dtype="int32")
     names, labels = map(ids.graph.constant, (texts, _class_labels(head, classes)))
@@ -312,16 +315,6 @@ def with_classes(
 
 def _in_every_row(row: np.ndarray, rows: Value) -> Value:
     return rows.graph.constant(row).expanded(rows.length(0), len(row))
-
-
-def _check_has_classes(predictions: Collection[str]) -> None:
-    wanted = (PredictionKeys.CLASS_IDS, PredictionKeys.PROBABILITIES)
-    missing = [key for key in wanted if key not in predictions]
-    if missing:
-        raise ExportError(
-            f"The predictions lack {' and '.join(map(repr, missing))}, which the "
-            "signatures of a classifier have. Return 'logits' or 'probabilities'."
-        )
 
 
 def _class_texts(head: Any, classes: Any) -> NDArray[Any]:

@@ -13,10 +13,7 @@ from skest.export.artifact import MICROSECONDS
 from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
-from skest.feature_columns.categorical import (
-    IdentityColumn,
-    KeyedCategoricalColumn,
-)
+from skest.feature_columns.categorical import IdentityColumn, KeyedCategoricalColumn
 from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColumn
 from skest.feature_columns.encoding import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
@@ -30,9 +27,7 @@ from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
-from skest.feature_columns.vocabulary import (
-    VocabularyColumn,
-)
+from skest.feature_columns.vocabulary import VocabularyColumn
 
 
 class Demand(NamedTuple):
@@ -307,12 +302,8 @@ class Inputs:
         """Declare an input of which only the rows count: the first raw column."""
         key, form = next(iter(self._forms.items()), ("x", Form("number", None)))
         dtype = "float32" if form.kind == "number" else form.kind
-        shape = (None, form.width)
-        return self._declare(
-            InputSpec(
-                str(key), key, dtype, shape, _ANY_MISSING[dtype], names=form.names
-            )
-        )
+        spec = (str(key), key, dtype, (None, form.width), _ANY_MISSING[dtype])
+        return self._declare(InputSpec(*spec, names=form.names))
 
     def numbers(self, key: Key) -> Value:
         """Return raw numbers, NaN where missing; of the declared shape."""
@@ -328,7 +319,6 @@ class Inputs:
         elif spec.dtype != "int64":
             values = where(values.is_nan(), NO_INTEGER, values).cast(np.int64)
             missing, no_value = (_NO_CATEGORY, NO_INTEGER), NO_INTEGER
-
         return Category(values, missing, no_value, spec.shape[1])
 
 
@@ -342,10 +332,7 @@ def _spec(
     no_number = np.nan if all(demand.may_miss for demand in numbers) else None
     if any(demand.dtype == DATE for demand in numbers):
         if any(demand.dtype != DATE for demand in demanded):
-            raise ExportError(
-                f"Column {key!r} is read as dates and as something else, which one input "
-                "cannot be. Give X the raw column a second time under another name."
-            )
+            raise _two_ways(key, "dates and as something else")
         no_date = None if no_number is None else NO_INTEGER
         return InputSpec(name, key, "int64", (None, 1), no_date, unit=MICROSECONDS)
     if not categories:
@@ -358,19 +345,28 @@ def _spec(
         # With a width of 1 the graph needs no operator that finds the ends of lists.
         is_single = form is not None and form.width == 1 and delimiter is None
         width = 1 if is_single and not is_sequence else None
-        missing = _missing_category(kind, categories)
+        is_crossed = any(demand.is_crossed for demand in categories)
+        missing: str | int = NO_INTEGER if is_crossed else _NO_CATEGORY
+        # Hashed, integers are their decimal strings; crosses take them as they are.
+        texts_only = is_crossed or any(d.dtype is not None for d in categories)
+        if kind == "string":
+            missing = ""
         return InputSpec(
             *(name, key, kind, (None, width), missing, delimiter),
-            texts_only=kind == "string" and not all(map(_hashes_any, categories)),
+            texts_only=kind == "string" and texts_only,
         )
     if kind == "string":
-        raise ExportError(
-            f"Column {key!r} is read as numbers and as strings, which one input cannot "
-            "be. Give X the raw column a second time under another name."
-        )
+        raise _two_ways(key, "numbers and as strings")
     shape = _same_shape(key, [demand.shape for demand in numbers])
     # Not float32, in which ids above 2**24 would be rounded to others.
     return InputSpec(name, key, "float64", shape, no_number)
+
+
+def _two_ways(key: Key, ways: str) -> ExportError:
+    return ExportError(
+        f"Column {key!r} is read as {ways}, which one input cannot be. Give X the raw "
+        "column a second time under another name."
+    )
 
 
 def _same_shape(key: Key, shapes: Sequence[tuple[int | None, ...]]) -> Any:
@@ -378,11 +374,7 @@ def _same_shape(key: Key, shapes: Sequence[tuple[int | None, ...]]) -> Any:
     for shape in shapes[1:]:
         agree = [a == b or None in (a, b) for a, b in zip(first, shape, strict=False)]
         if len(first) != len(shape) or not all(agree):
-            raise ExportError(
-                f"Column {key!r} is read as numbers of the shapes {first} and {shape}, "
-                "which one input cannot have. Give X the raw column a second time under "
-                "another name."
-            )
+            raise _two_ways(key, f"numbers of the shapes {first} and {shape}")
         first = tuple(b if a is None else a for a, b in zip(first, shape, strict=True))
     return first
 
@@ -400,10 +392,7 @@ def _category_kind(key: Key, categories: Sequence[Demand], form: Form | None) ->
     """Return "string" or "int64": what columns say, else what the data were."""
     kinds = {demand.dtype for demand in categories if demand.dtype is not None}
     if len(kinds) > 1:
-        raise ExportError(
-            f"Column {key!r} is read as strings by one feature column and as integers by "
-            "another. Give X the raw column a second time under another name."
-        )
+        raise _two_ways(key, "strings by one feature column and as integers by another")
     if kinds:
         return kinds.pop()
     if form is not None:
@@ -414,15 +403,3 @@ def _category_kind(key: Key, categories: Sequence[Demand], form: Form | None) ->
         f"It is not known whether column {key!r}, which a crossed column reads, holds "
         "strings or integers, and their crosses differ. Say so in 'forms'."
     )
-
-
-def _hashes_any(demand: Demand) -> bool:
-    """Tell whether a column takes integers as their decimal strings; crosses don't."""
-    return demand.dtype is None and not demand.is_crossed
-
-
-def _missing_category(kind: str, categories: Sequence[Demand]) -> str | int:
-    if kind == "string":
-        return ""
-    is_crossed = any(demand.is_crossed for demand in categories)
-    return NO_INTEGER if is_crossed else _NO_CATEGORY

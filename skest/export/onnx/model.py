@@ -10,15 +10,8 @@ import torch
 from torch import nn
 
 from skest.exceptions import ExportError
-from skest.export.onnx.columns import encode_all
-from skest.export.onnx.graph import (
-    IR_VERSION,
-    OPSETS,
-    STRING,
-    Graph,
-    concat,
-    to_model,
-)
+from skest.export.onnx.columns import encode_all, given_parts
+from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, concat, to_model
 from skest.export.onnx.heads import (
     members_mean,
     split_logits,
@@ -27,12 +20,7 @@ from skest.export.onnx.heads import (
 )
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
-from skest.export.onnx.tracing import (
-    SpecInputs,
-    Traced,
-    spec_inputs,
-    traced,
-)
+from skest.export.onnx.tracing import SpecInputs, Traced, spec_inputs, traced
 from skest.export.signatures import Signature, TensorInfo, model_signatures
 from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.columns import FeatureColumns
@@ -197,7 +185,7 @@ def mean_onnx(
     parts = {
         (i, part): columns
         for i, model in enumerate(models)
-        for part, columns in _parts(model.columns).items()
+        for part, columns in given_parts(model.columns).items()
     }
     inputs, encoded = encode_all(graph, parts, dtype, forms or {})
     logits = []
@@ -223,12 +211,6 @@ def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) ->
         low, high = (np.asarray(values, dtype) for values in model.logits_range)
         logits = logits.within(low, high)
     return logits
-
-
-def _parts(columns: Any) -> dict[Any, Any]:
-    """Return the columns by the part of the network that takes them."""
-    parts = columns if isinstance(columns, Mapping) else {None: columns}
-    return {part: given for part, given in parts.items() if given is not None}
 
 
 def _of_head(graph: Graph, head: Head, logits: Any, classes: Any) -> dict[str, Traced]:
@@ -381,10 +363,9 @@ def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
         if not given.traceable:
             raise
         # Otherwise, it is a module that only torch knows.
-    found = traced(_named_logits, network, graph, given)
+    found = traced(
+        lambda logits: logits if isinstance(logits, Mapping) else {_LOGITS: logits},
+        *(network, graph, given),
+    )
     values = {key: entry.value for key, entry in found.items()}
     return values.get(_LOGITS, values)
-
-
-def _named_logits(logits: Any) -> Mapping[Any, Any]:
-    return logits if isinstance(logits, Mapping) else {_LOGITS: logits}

@@ -85,15 +85,13 @@ def dense_features(
     dtype = numpy_dtype(module.dtype)
     side_by_side = []
     # Neighbours whose numbers are computed alike take as many nodes as one of them.
-    for steps, group in groupby(outputs, key=_steps_of):
+    for steps, group in groupby(
+        outputs, key=lambda entry: getattr(entry, "steps", None)
+    ):
         entries = list(group)
         together = entries if steps is None else [computed(entries)]
         side_by_side += [values.cast(dtype) for values in together]
     return concat(side_by_side, axis=-1)
-
-
-def _steps_of(entry: Value | Numbers) -> Any:
-    return entry.steps if isinstance(entry, Numbers) else None
 
 
 def numpy_dtype(dtype: torch.dtype) -> np.dtype:
@@ -108,18 +106,17 @@ def _sequence_features(
 
     Steps that no sequence of the batch has stay, for the network does not look at them.
     """
-    steps = {key: _as_steps(entry) for key, entry in encoded.items()}
+    # Ids become those of columns that have one for each step.
+    steps = {
+        key: Ids(entry.values.unsqueeze(2), entry.present.unsqueeze(2), 1)
+        if isinstance(entry, Ids)
+        else entry
+        for key, entry in encoded.items()
+    }
     outputs = [
         _column_output(output, module, scope, steps) for output in module.outputs
     ]
     return concat(outputs, axis=-1), encoded[module.length_key]
-
-
-def _as_steps(entry: Any) -> Any:
-    """Return ids as those of columns that have one for each step."""
-    if isinstance(entry, Ids):
-        return Ids(entry.values.unsqueeze(2), entry.present.unsqueeze(2), 1)
-    return entry
 
 
 def _linear_features(
@@ -227,13 +224,11 @@ def _code(output: CodeOutput, ids: Value, fractions: Value) -> Value:
     return ahead.graph.add("Clip", ahead, zero, one)
 
 
-def _counts(
-    ids: Ids | EveryId, size: int, dtype: torch.dtype, factors: Value | None
-) -> Value:
+def _counts(ids: Ids | EveryId, size: int, dtype: torch.dtype, factors: Any) -> Value:
     """Count the ids, or sum their weights; as `CountsOutput`."""
     number = numpy_dtype(dtype)
     if isinstance(ids, EveryId):
-        return _given(factors).cast(number)
+        return factors.cast(number)
     if ids.width == 1 and factors is None:
         return ids.values.equals(np.arange(size)).cast(number)
     n_rows, n_values = (ids.values.length(axis) for axis in (0, 1))
@@ -245,15 +240,18 @@ def _counts(
     # Each is added where it belongs: nothing is as large as all lists times all ids. An
     # id of -1 takes the last column, which is left out again.
     none = factors.constant(0).expanded(n_rows, size + 1)
-    return none.add_at(ids.values, factors).without_last(axis=1).cast(number)
+    total = none.graph.add(
+        "ScatterElements", none, ids.values, factors, axis=1, reduction="add"
+    )
+    return total.without_last(axis=1).cast(number)
 
 
 def _combined_rows(
-    table: Value, ids: Ids | EveryId, combiner: str, factors: Value | None
+    table: Value, ids: Ids | EveryId, combiner: str, factors: Any
 ) -> Value:
     """Combine the rows of each example, as `skest.feature_columns.lookup.combined_rows`."""
     if isinstance(ids, EveryId):
-        return _given(factors).cast(table.dtype) @ table
+        return factors.cast(table.dtype) @ table
     missing = ids.values < 0
     if factors is not None:
         return _weighted_rows(table, ids.values, combiner, factors.cast(table.dtype))
@@ -264,7 +262,7 @@ def _combined_rows(
     if combiner == "sum":
         return total
     count = (~missing).cast(table.dtype).sum(axis=-1, keepdims=True).maximum(1)
-    return total / (count.sqrt() if combiner == "sqrtn" else count)
+    return total / (_sqrt(count) if combiner == "sqrtn" else count)
 
 
 def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> Value:
@@ -278,7 +276,7 @@ def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> V
     if combiner == "sum":
         return total
     if combiner == "sqrtn":
-        divisor = (factors * factors).sum(axis=-1, keepdims=True).sqrt()
+        divisor = _sqrt((factors * factors).sum(axis=-1, keepdims=True))
     else:
         divisor = factors.sum(axis=-1, keepdims=True)
     return total / divisor.maximum(1)  # it is 1 or more, or there is no id
@@ -288,19 +286,19 @@ def _sums_of_rows(
     table: Value, ids: Value, is_there: Value, factors: Value | None = None
 ) -> Value:
     """Sum the rows of each example; only those that are there take memory."""
-    places = is_there.nonzero()
-    rows = table.take(ids.at(places))
+    graph = table.graph
+    places = graph.add("NonZero", is_there, dtype=np.int64, ndim=2).transposed(1, 0)
+    rows = table.take(graph.add("GatherND", ids, places, ndim=1))
     if factors is not None:
-        rows = rows * factors.at(places).unsqueeze(1)
+        rows = rows * graph.add("GatherND", factors, places, ndim=1).unsqueeze(1)
     rows = rows.cast(_SUMMED)
     none = rows.constant(0).expanded(ids.length(0), table.length(1))
-    return none.add_rows(places.take([0], axis=1), rows).cast(table.dtype)
+    places = places.take([0], axis=1)
+    return graph.add("ScatterND", none, places, rows, reduction="add").cast(table.dtype)
 
 
-def _given(factors: Value | None) -> Value:
-    if factors is None:
-        raise ValueError("The columns of a matrix have numbers.")
-    return factors
+def _sqrt(x: Value) -> Value:
+    return x.graph.add("Sqrt", x)
 
 
 _RECURRENT = {nn.RNN: "RNN", nn.LSTM: "LSTM", nn.GRU: "GRU"}
@@ -506,11 +504,9 @@ def _(layer: Any, scope: Scope, x: Value) -> Value:
 
 @_output.register
 def _(layer: nn.LayerNorm, scope: Scope, x: Value) -> Value:
-    axis = -len(layer.normalized_shape)
     weights = _scale_and_shift(layer, scope, x, layer.normalized_shape)
-    return scope.graph.add(
-        "LayerNormalization", x, *weights, axis=axis, epsilon=layer.eps
-    )
+    options: Any = {"axis": -len(layer.normalized_shape), "epsilon": layer.eps}
+    return scope.graph.add("LayerNormalization", x, *weights, **options)
 
 
 def _scale_and_shift(layer: Any, scope: Scope, x: Value, shape: Any) -> list[Value]:

@@ -114,14 +114,6 @@ def _described(name: str, values: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _server(call: Call) -> Any:
-    return {"name": "skest", "version": __version__, "extensions": []}
-
-
-def _live(call: Call) -> Any:
-    return {"live": True}
-
-
 def _ready(call: Call) -> Any:
     if not call.catalog.ready:
         raise RequestError(503, "The server is not ready.")
@@ -170,6 +162,10 @@ ROUTES = (
     Route("GET", re.compile(rf"/v2/{MODEL_PATH}"), _metadata),
     Route("GET", re.compile(rf"/v2/{MODEL_PATH}/ready"), _model_ready),
     Route("GET", re.compile(r"/v2/health/ready"), _ready),
-    Route("GET", re.compile(r"/v2/health/live"), _live),
-    Route("GET", re.compile(r"/v2"), _server),
+    Route("GET", re.compile(r"/v2/health/live"), lambda call: {"live": True}),
+    Route(
+        "GET",
+        re.compile(r"/v2"),
+        lambda call: {"name": "skest", "version": __version__, "extensions": []},
+    ),
 )

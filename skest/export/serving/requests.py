@@ -138,9 +138,7 @@ class Catalog:
     """
 
     def __init__(
-        self,
-        paths: Mapping[str, str | os.PathLike[str]],
-        load: Callable[[Path], Model],
+        self, paths: Mapping[str, str | os.PathLike[str]], load: Callable[[Path], Model]
     ) -> None:
         for name, path in paths.items():
             if not _NAME.fullmatch(name):
