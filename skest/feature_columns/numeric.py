@@ -16,8 +16,6 @@ from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.statistics import (
     UniformMap,
     can_hold,
-    copied_by_rows,
-    extremes,
     is_finite,
     mean_and_scale,
     median_and_spread,
@@ -338,10 +336,9 @@ class NumericColumn(DenseColumn):
         return raw.reshape(len(raw), n_elements)
 
     def _cast(self, raw: np.ndarray, copy: bool) -> np.ndarray:
-        if raw.dtype == self.dtype:
-            return copied_by_rows(raw, self.dtype) if copy else raw
         with np.errstate(over="ignore", invalid="ignore"):
-            return copied_by_rows(raw, self.dtype) if copy else raw.astype(self.dtype)
+            # Row behind row, as batches are made of rows.
+            return raw.astype(self.dtype, order="C" if copy else "K", copy=copy)
 
     def _read(
         self, table: Table, *, copy: bool = True
@@ -385,8 +382,8 @@ class NumericColumn(DenseColumn):
             values, missing = self._read(table, copy=False)
             if missing is None:
                 # If the least and the greatest number can be scaled, all others can.
-                cells = extremes(values).reshape(2, *self.cell_shape)
-                table = Table({self.key: cells})
+                ends = np.stack([values.min(axis=0), values.max(axis=0)])
+                table = Table({self.key: ends.reshape(2, *self.cell_shape)})
         self.encode(table)
 
     def values(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
