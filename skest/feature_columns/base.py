@@ -49,6 +49,36 @@ class FeaturesIn:
         """Columns that the HTML view has a line for."""
         return [self]
 
+    @property
+    def _parts(self) -> "Iterable[FeatureColumn]":
+        """Columns that this one consists of."""
+        raise NotImplementedError
+
+    @property
+    def allows_missing(self) -> bool:
+        """Whether a missing cell is fine everywhere."""
+        return all(part.allows_missing for part in self._parts)
+
+    @property
+    def takes_sparse(self) -> bool:
+        """Whether a sparse matrix is read."""
+        parts = list(self._parts)
+        return bool(parts) and all(part.takes_sparse for part in parts)
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether something is open that `fit` has to learn."""
+        return any(part.needs_fit for part in self._parts)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.dict = True
+        tags.transformer_tags.preserves_dtype = []  # parameters of columns say it
+        tags.input_tags.allow_nan = self.allows_missing
+        tags.input_tags.sparse = self.takes_sparse
+        tags.requires_fit = self.needs_fit
+        return tags
+
     def _html_repr(self) -> str:
         """Return scikit-learn's diagram, and what each column is and has learned."""
         rows = describe(self._described)
@@ -122,22 +152,6 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
     def encoder(self) -> "FeatureColumn":
         """Column that encodes for this one: itself, unless it only wraps another."""
         return self
-
-    @property
-    def allows_missing(self) -> bool:
-        """Whether a missing cell is fine everywhere in this column."""
-        return all(part.allows_missing for part in self._parts)
-
-    @property
-    def takes_sparse(self) -> bool:
-        """Whether the column reads a sparse matrix."""
-        parts = list(self._parts)
-        return bool(parts) and all(part.takes_sparse for part in parts)
-
-    @property
-    def needs_fit(self) -> bool:
-        """Whether something is open that `fit` has to learn."""
-        return any(part.needs_fit for part in self._parts)
 
     @property
     def _parts(self) -> "Iterator[FeatureColumn]":
@@ -327,15 +341,6 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
 
     def __sklearn_is_fitted__(self) -> bool:
         return any(_is_learned(name) for name in vars(self))
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.dict = True
-        tags.transformer_tags.preserves_dtype = []  # a parameter says it
-        tags.input_tags.allow_nan = self.allows_missing
-        tags.input_tags.sparse = self.takes_sparse
-        tags.requires_fit = self.needs_fit
-        return tags
 
     def _learned(self, attribute: str, remedy: str) -> Any:
         """Return a learned attribute, or raise NotFittedError."""

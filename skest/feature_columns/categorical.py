@@ -10,7 +10,7 @@ from sklearn.utils import murmurhash3_32
 
 from skest.core.checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, check_key
-from skest.feature_columns.cells import Factorized
+from skest.feature_columns.cells import Factorized, without
 from skest.feature_columns.table import Key, Table
 
 CELL_DTYPES = (None, "string", "int64")
@@ -261,11 +261,9 @@ def check_delimiter(delimiter: Any, owner: str, dtype: str | None) -> None:
 
 def present_codes(cells: Factorized) -> np.ndarray:
     """Codes of cells, with -1 also where the cell is the integer -1."""
-    if cells.are_integers:
-        minus_one = np.flatnonzero(cells.distinct == -1)
-        if len(minus_one):
-            return np.where(cells.codes == minus_one[0], -1, cells.codes)
-    return cells.codes
+    if not cells.are_integers:
+        return cells.codes
+    return without(cells.codes, np.flatnonzero(cells.distinct == -1))
 
 
 def check_kind(cells: Factorized, expected: str | None, source: str) -> None:

@@ -111,7 +111,7 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
         codes, distinct = _factorize_plain(cells, key)
     values = _canonical(distinct, key, isinstance(cells, pd.Series))
     if values.dtype == object:
-        codes = _without(codes, np.flatnonzero(values == ""))
+        codes = without(codes, np.flatnonzero(values == ""))
     return Factorized(codes.astype(np.int64, copy=False).reshape(cells.shape), values)
 
 
@@ -257,7 +257,7 @@ def check_unicode(values: Sequence[str], owner: str) -> None:
         ) from error
 
 
-def _without(codes: np.ndarray, dropped: np.ndarray) -> np.ndarray:
+def without(codes: np.ndarray, dropped: np.ndarray) -> np.ndarray:
     """Mark the cells of one distinct value as missing, if there is such a value."""
     return np.where(codes == dropped[0], -1, codes) if len(dropped) else codes
 

@@ -11,7 +11,6 @@ import numpy as np
 import scipy.sparse
 import torch
 from sklearn.base import TransformerMixin, clone
-from sklearn.utils import Tags
 from torch import Tensor
 
 from skest.core.checks import check_choice
@@ -149,6 +148,10 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
     def _described(self) -> list[Any]:
         named = vars(self).get("columns_", self._named_columns)
         return [column for _, column in named if isinstance(column, FeatureColumn)]
+
+    @property
+    def _parts(self) -> list[FeatureColumn]:
+        return [c for _, c in self._named_columns if isinstance(c, FeatureColumn)]
 
     def _validate(self) -> None:
         if not isinstance(self.columns, list | tuple) or len(self.columns) == 0:
@@ -410,16 +413,6 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "columns_" in vars(self)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.dict = True
-        tags.transformer_tags.preserves_dtype = []  # the columns say their own
-        columns = [c for _, c in self._named_columns if isinstance(c, FeatureColumn)]
-        tags.input_tags.allow_nan = all(c.allows_missing for c in columns)
-        tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
-        tags.requires_fit = any(c.needs_fit for c in columns)
-        return tags
 
 
 def _free_name(stem: str, taken: Set[str]) -> str:
