@@ -38,6 +38,7 @@ from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
 from skest.adapters.summary import summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import Scored
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import FormerArguments, each_once
@@ -245,7 +246,9 @@ class SkestEstimator(
                 self._target.validation_keys,
                 batch_size=self._predict_batch_size,
             )
-        calibration = self._target.calibration(logits, held_out.labels, held_out.weight)
+        calibration = self._target.calibration(
+            Scored(logits, held_out.labels, held_out.weight)
+        )
         self._fit_rows(
             rows,
             None,
@@ -332,7 +335,7 @@ class SkestEstimator(
         joined = {
             k: np.concatenate([p[k] for p in predictions]) for k in predictions[0]
         }
-        return self._target.calibration(joined, rows.labels, rows.weight)
+        return self._target.calibration(Scored(joined, rows.labels, rows.weight))
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None

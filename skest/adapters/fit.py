@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skest.adapters.epochs import CallbackHook, Progress
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.target_scale import TargetScale, scaled_target_model_fn
-from skest.adapters.targets.base import Target
+from skest.adapters.targets.base import Scored, Target
 from skest.adapters.warm_source import known_settings
 from skest.canned.optimization import table_scope
 from skest.checkpoints.checkpoint import Checkpoint
@@ -358,9 +358,8 @@ class LiveScore:
         if self._history is not None:
             is_kept = self._kept is None or len(self._history) + 1 in self._kept
             self._history.append(predictions if is_kept else None)
-        return self._target.validation_score(
-            predictions, self._rows.labels, self._rows.weight, self._scale, self._beside
-        )
+        rows = Scored(predictions, self._rows.labels, self._rows.weight, self._beside)
+        return self._target.validation_score(rows, self._scale)
 
 
 def _joined(parts: list[Any]) -> Any:

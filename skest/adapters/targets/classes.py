@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.targets.base import Predictions, Scored, Target
 from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.multi_label import MultiLabelHead
 from skest.keys import PredictionKeys
@@ -103,20 +103,16 @@ class ClassTarget(Target):
         """Return the classes."""
         return self.classes[predictions[PredictionKeys.CLASS_IDS][:, 0]]
 
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
+    def score(self, rows: Scored) -> float:
         """Return the accuracy."""
-        ids = predictions[PredictionKeys.CLASS_IDS][:, 0]
-        return float(accuracy_score(labels, ids, sample_weight=weight))
+        ids = rows.predictions[PredictionKeys.CLASS_IDS][:, 0]
+        return float(accuracy_score(rows.labels, ids, sample_weight=rows.weight))
 
-    def calibration(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> TargetScale | None:
+    def calibration(self, rows: Scored) -> TargetScale | None:
         """Return the scale that temperature scaling gives."""
-        logits = predictions[PredictionKeys.LOGITS]
+        logits = rows.predictions[PredictionKeys.LOGITS]
         # Among several targets, labels that are missing have made floats of the others.
-        temperature = temperature_of(logits, labels.astype(np.int64), weight)
+        temperature = temperature_of(logits, rows.labels.astype(np.int64), rows.weight)
         if temperature == 1:
             return None
         none = TargetScale.none(logits.shape[1])
@@ -214,12 +210,10 @@ class LabelsTarget(Target):
         # The probability exceeds one half.
         return (predictions[PredictionKeys.LOGITS] > 0).astype(int)
 
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
+    def score(self, rows: Scored) -> float:
         """Return the share of rows of which all labels are right."""
-        right = np.equal(labels, self.answer(predictions)).all(axis=1)
-        return float(np.average(right, weights=weight))
+        right = np.equal(rows.labels, self.answer(rows.predictions)).all(axis=1)
+        return float(np.average(right, weights=rows.weight))
 
 
 def as_matrix(y: Any) -> NDArray[Any]:
