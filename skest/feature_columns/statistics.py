@@ -69,6 +69,7 @@ def _without_copy(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     # What rounding alone may leave of equal numbers, as StandardScaler has it.
     eps = np.finfo(np.float64).eps
     is_constant = variance <= n_rows * eps * variance + (n_rows * mean * eps) ** 2
+    is_constant &= np.isfinite(variance)  # numbers too large to square are no constant
     return mean, np.where(is_constant, 1, np.sqrt(variance))
 
 
