@@ -209,48 +209,35 @@ def run_prediction(
         Predictions of a row, or of a batch.
     """
     with contextlib.closing(builder.open_source(input_fn, ModeKeys.PREDICT)) as source:
-        yield from _predictions(
-            builder, source, keys, hooks, get_model, yield_single_examples
-        )
-
-
-def _predictions(
-    builder: ModelBuilder,
-    source: Source,
-    keys: Sequence[str] | None,
-    hooks: list[Hook],
-    get_model: GetModel,
-    yield_single_examples: bool,
-) -> Iterator[dict[str, Any]]:
-    n_rows = source.rows_per_batch
-    if n_rows is None:
-        return
-    config, device = builder.config, builder.device
-    model = get_model(source, device)
-    spec = model.spec
-    run = Run(spec, config, global_step=model.global_step)
-    useful = threads_for(model.n_weights, n_rows, passes=1)
-    all_hooks = [*hooks, *spec.prediction_hooks]
-    infer = None if all_hooks else model.infer  # hooks may change the network
-    for hook in all_hooks:
-        hook.begin(run)
-    how = {"with_labels": False, "rows_at_once": _ROWS_AT_ONCE}
-    for features, _ in encoded_batches(source, spec, device, **how):
+        n_rows = source.rows_per_batch
+        if n_rows is None:
+            return
+        config, device = builder.config, builder.device
+        model = get_model(source, device)
+        spec = model.spec
+        run = Run(spec, config, global_step=model.global_step)
+        useful = threads_for(model.n_weights, n_rows, passes=1)
+        all_hooks = [*hooks, *spec.prediction_hooks]
+        infer = None if all_hooks else model.infer  # hooks may change the network
         for hook in all_hooks:
-            hook.before_step(run)
-        # Entered for every batch: nothing may stay set while the caller has control.
-        with IntraOpThreads.limited_to(useful, wanted=config.num_threads):
-            predictions = predict_batch(spec, features, keys, infer)
+            hook.begin(run)
+        how = {"with_labels": False, "rows_at_once": _ROWS_AT_ONCE}
+        for features, _ in encoded_batches(source, spec, device, **how):
+            for hook in all_hooks:
+                hook.before_step(run)
+            # Entered for every batch: nothing may stay set while the caller has control.
+            with IntraOpThreads.limited_to(useful, wanted=config.num_threads):
+                predictions = predict_batch(spec, features, keys, infer)
+            for hook in all_hooks:
+                hook.after_step(run, None)
+            if yield_single_examples:
+                yield from split_rows(predictions)
+            else:
+                yield predictions
+            if run.should_stop:
+                break
         for hook in all_hooks:
-            hook.after_step(run, None)
-        if yield_single_examples:
-            yield from split_rows(predictions)
-        else:
-            yield predictions
-        if run.should_stop:
-            break
-    for hook in all_hooks:
-        hook.end(run)
+            hook.end(run)
 
 
 def new_prediction_model(

@@ -326,13 +326,18 @@ def storage_of(tensor: Tensor) -> int | None:
     return tensor.untyped_storage()._cdata
 
 
+def overloads(packet: Any) -> list[Any]:
+    """Return the operations of one name."""
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
 def same_arguments(operation: Any, name: str) -> Any | None:
     """Return the operation of another name that takes the same arguments, or None."""
     packet = getattr(_aten, name, None)
     if operation.namespace != "aten" or packet is None:
         return None
     wanted = [(a.name, str(a.type)) for a in operation._schema.arguments]
-    for variant in [getattr(packet, overload) for overload in packet.overloads()]:
+    for variant in overloads(packet):
         if [(a.name, str(a.type)) for a in variant._schema.arguments] == wanted:
             return variant
     return None
