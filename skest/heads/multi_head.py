@@ -305,9 +305,7 @@ class MultiHead(Head):
             loss = head.compute_loss(encoded, part, features, known)
             eval_metrics[_loss_name(head)].update(loss)
             head.update_metrics(eval_metrics, encoded, part, features, known=known)
-        if regularization_losses:
-            total = torch.as_tensor(sum(regularization_losses))
-            eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
+        self._note_regularization(eval_metrics, regularization_losses)
 
     # Entries by head
 

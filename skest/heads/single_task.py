@@ -416,9 +416,7 @@ default="sum_over_batch_size"
         inputs[MetricKeys.AVERAGE_LOSS] = (losses,)
         for key, arguments in inputs.items():
             eval_metrics[self._metric_name(key)].update(*arguments, weights)
-        if regularization_losses:
-            total = torch.as_tensor(sum(regularization_losses))
-            eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
+        self._note_regularization(eval_metrics, regularization_losses)
 
 
 _NEEDED = ("labels", "logits")

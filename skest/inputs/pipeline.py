@@ -9,12 +9,11 @@ from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from torch.utils.data import DataLoader
 
 from skest.core.checks import check_integer
 from skest.core.random import seed_sequence
 from skest.inputs.input_context import InputContext
-from skest.inputs.loaders import SeededLoader
+from skest.inputs.loaders import SeededLoader, repeatable
 from skest.inputs.stages import (
     Batch,
     Cache,
@@ -383,8 +382,7 @@ def _as_source(source: Any) -> Any:
         type(source), "columns"
     )
     if not is_table:
-        if isinstance(source, DataLoader) and source.generator is None:
-            return SeededLoader(source)
+        source = repeatable(source)
         if isinstance(source, Iterator):
             return _OneShot(source)
         if isinstance(source, Iterable) or callable(source) or _is_map_style(source):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from skest.config.cluster import TaskConfig
 from skest.inputs.batches import check_batches
 from skest.inputs.input_context import InputContext
-from skest.inputs.loaders import SeededLoader, shard_loader
+from skest.inputs.loaders import repeatable, shard_loader
 from skest.inputs.pipeline import Pipeline
 
 
@@ -96,8 +96,7 @@ def shard(data: Any, context: InputContext | None) -> Any:
     """
     if context is None or context.num_input_pipelines == 1:
         return data
-    if isinstance(data, DataLoader) and data.generator is None:
-        data = SeededLoader(data)
+    data = repeatable(data)
     part: Any = None
     if isinstance(data, DataLoader):
         part = shard_loader(data, context)

@@ -206,16 +206,12 @@ class Cache(Stage):
 
     def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements, in every pass those of the first."""
-        if not self._kept:
-            # The order of the first pass, also for a training that is resumed in a
-            # later one.
-            yield from self._filling(upstream, skip, (0,) * len(epochs))
-        else:
+        if self._kept:
             yield from islice(self._kept[0], skip, None)
-
-    def _filling(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+            return
         elements = []
-        with upstream.opened(0, epochs) as before:
+        # The order of the first pass, also for a training that is resumed in a later one.
+        with upstream.opened(0, (0,) * len(epochs)) as before:
             for element in before:
                 elements.append(element)
                 if len(elements) > skip:
@@ -259,7 +255,11 @@ def stack(rows: Sequence[Any]) -> Any:
         return {key: stack([row[key] for row in rows]) for key in first}
     if isinstance(first, tuple):
         for row in rows:
-            check_pairing(first, row)
+            if not isinstance(row, tuple) or len(row) != len(first):
+                raise ValueError(
+                    "The rows of a batch must be tuples of the same length; got "
+                    f"{first!r} and {row!r}."
+                )
         return tuple(stack(parts) for parts in zip(*rows, strict=True))
     if isinstance(first, Tensor):
         return torch.stack(list(rows))
@@ -267,15 +267,6 @@ def stack(rows: Sequence[Any]) -> Any:
         return as_array(rows)
     except ValueError:  # NumPy refuses to stack cells of different lengths
         return np.fromiter(rows, dtype=object, count=len(rows))
-
-
-def check_pairing(first: tuple[Any, ...], row: Any) -> None:
-    """Raise ValueError unless `row` is a tuple as long as the first."""
-    if not isinstance(row, tuple) or len(row) != len(first):
-        raise ValueError(
-            f"The rows of a batch must be tuples of the same length; got {first!r} and "
-            f"{row!r}."
-        )
 
 
 def unstack(batch: Any, start: int = 0) -> Iterator[Any]:
@@ -342,7 +333,7 @@ def prefetched(
     def work() -> None:
         try:
             with opened() as elements:
-                while not _has_to_stop(slots, stopped):
+                while slots.acquire() and not stopped.is_set():
                     element = next(elements, _END)
                     ready.put((element, None))
                     if element is _END:
@@ -368,9 +359,3 @@ def prefetched(
         # The garbage collector may close this in any thread.
         if thread is not threading.current_thread():
             thread.join()
-
-
-def _has_to_stop(slots: threading.Semaphore, stopped: threading.Event) -> bool:
-    """Wait for a free slot, and tell whether the consumer is gone."""
-    slots.acquire()
-    return stopped.is_set()
