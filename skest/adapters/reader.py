@@ -36,11 +36,10 @@ from skest.feature_columns.choice import warn_of_id
 from skest.feature_columns.columns import (
     FeatureColumns,
     as_feature_columns,
-    infer_feature_columns,
     unread_keys,
-    with_piecewise,
 )
 from skest.feature_columns.encoding import with_feature_names
+from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import take_rows
 

@@ -109,12 +109,7 @@ def dnn_model_fn(
         **optimization(
             mode,
             lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                learning_rate,
-                {"weight_decay": weight_decay},
-            ),
+            Part.of(network, optimizer, learning_rate, weight_decay=weight_decay),
         ),
     )
     return with_members(spec, head) if n_members > 1 else spec

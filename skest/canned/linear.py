@@ -97,6 +97,9 @@ def linear_model_fn(
             network=network,
             encode=encode,
         )
+    rate = auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE)
+    penalties = ftrl_penalties(optimizer, l1, l2)
+    part = Part.of(network, optimizer, rate, weight_decay=weight_decay, **penalties)
     return head.create_estimator_spec(
         features,
         mode,
@@ -104,16 +107,7 @@ def linear_model_fn(
         labels=labels,
         encode=encode,
         clip_norm=clip_norm,
-        **optimization(
-            mode,
-            lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE),
-                {"weight_decay": weight_decay, **ftrl_penalties(optimizer, l1, l2)},
-            ),
-        ),
+        **optimization(mode, lr_scheduler, part),
     )
 
 
@@ -195,11 +189,7 @@ def baseline_model_fn(
         labels=labels,
         encode=_encode_rows,
         clip_norm=clip_norm,
-        **optimization(
-            mode,
-            lr_scheduler,
-            Part(network.named_parameters(), optimizer, learning_rate, {}),
-        ),
+        **optimization(mode, lr_scheduler, Part.of(network, optimizer, learning_rate)),
     )
 
 

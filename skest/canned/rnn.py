@@ -91,11 +91,6 @@ def rnn_model_fn(
         **optimization(
             mode,
             lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                learning_rate,
-                {"weight_decay": weight_decay},
-            ),
+            Part.of(network, optimizer, learning_rate, weight_decay=weight_decay),
         ),
     )

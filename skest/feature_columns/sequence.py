@@ -18,9 +18,9 @@ from skest.feature_columns.categorical import (
 from skest.feature_columns.cells import Flat, lengths_of, pad
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
-from skest.feature_columns.vocabulary import (
+from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
+from skest.feature_columns.vocabulary_file import (
     categorical_column_with_vocabulary_file,
-    categorical_column_with_vocabulary_list,
 )
 
 
