@@ -112,6 +112,7 @@ class SkestEstimator(
 
         They are as they were given, or chosen for "auto"; `given` go before.
         """
+        # The names are the same on purpose: a parameter is written once, in its group.
         declared = {parameter.name for parameter in fields(self)}
         named = [n for n in inspect.signature(model_fn).parameters if n in declared]
         own = {name: self._chosen(name) for name in named}
@@ -193,6 +194,7 @@ class SkestEstimator(
         if n_folds > 1 and self._chosen("early_stopping"):
             self._fit_by_folds(rows, n_folds, course)
             return
+        # Few rows are all held out in turn; of many, one part is enough.
         train, held_out = self._split_validation(rows, validation, seed)
         if not refits or held_out is None:
             self._fit_rows(train, held_out, course, resume=resume)
@@ -498,6 +500,7 @@ class SkestEstimator(
         keep_embeddings(self)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Vectors are in the checkpoint already, and a file should not hold them twice.
         slim = self._copy()
         drop_embeddings(slim)
         state = super(SkestEstimator, slim).__getstate__()
@@ -526,6 +529,7 @@ class SkestEstimator(
 
     @property
     def _predict_batch_size(self) -> int:
+        # Of very many classes a row alone has megabytes of logits.
         return max(1, min(_PREDICT_BATCH_SIZE, _MOST_LOGITS // self._n_logits))
 
     # Prediction

@@ -206,6 +206,7 @@ class EpochHook(Progress):
             self._n_without_improvement = 0
         else:
             self._n_without_improvement += 1
+        # Better by any amount is better to keep; to go on, it takes more than `tol`.
         self._keep_best(run, value)
         if self.n_iter in self._ends and self._score is not None:
             self._judge_cycle(run)
@@ -223,6 +224,8 @@ class EpochHook(Progress):
         last_quarter = self.n_iter - math.ceil((self.n_iter - start) / 4)
         if self._best_epoch <= start:
             run.request_stop("the last cycle of the schedule brought no better score")
+        # The rate is lowest at the end of a cycle: if that is not the best, more of it
+        # overfits.
         elif start > self._ends[0] and self._best_epoch <= last_quarter:
             run.request_stop("the last cycle of the schedule was best before its end")
 

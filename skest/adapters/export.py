@@ -129,6 +129,7 @@ def _model_of(estimator: Any, head: Any) -> Model | UserModel:
     if isinstance(model_fn, UserModel):
         return model_fn
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
+    # Shared: a table of gigabytes is written from where it is.
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
     scale = estimator._scale
     return Model(

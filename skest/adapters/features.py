@@ -175,6 +175,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
             f"This {type(estimator).__name__} was fitted on an array; got a dictionary. "
             "Pass an array or a DataFrame with the same columns."
         )
+    # float32 stays: scikit-learn's MLP computes in it as well.
     accepted = {
         "dtype": [np.float64, np.float32],
         "accept_sparse": issparse(X) and _accepted(estimator),
@@ -413,6 +414,7 @@ def _words(cells: Any, key: Any) -> Iterator[_Words]:
     elif holds_lists(cells):
         values, lengths = flatten(cells, key)
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        # The place in the list counts: [1, 2] is not [2, 1].
         entries = (np.arange(len(starts)) - starts).astype(np.uint64)
         for words in _words(values, key):
             entries = hash_array(entries) + words

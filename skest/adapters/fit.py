@@ -102,6 +102,7 @@ class CoreTraining:
         def fitted_at(run: Run) -> dict[str, Any]:
             return self._fitted_at(run, progress)
 
+        # Of several trainings in one fit, callbacks are told of one.
         callbacks = []
         if given is not None and hasattr(model, "_skl_callbacks"):
             most = n_epochs
@@ -117,6 +118,8 @@ class CoreTraining:
         if n_epochs > 1 and progress.is_patient:
             warn_unless_converged(model, core, n_epochs)
         chosen = any(hook.chose_variables for hook in own_hooks)
+        # As MLPClassifier with early_stopping; a hook that put variables in knows
+        # better.
         if progress.best is not None and not chosen:
             core.checkpoint = progress.best
         if not self._resume:
@@ -184,6 +187,7 @@ def core_as_fitted(
     weighted : bool
         Whether the rows to evaluate have weights.
     """
+    # Files of the fit may be gone, and this machine may have no GPU.
     config = config.replace(model_dir=None, device=device_or_auto(config.device))
     core = Estimator(bound_model_fn(model._as_fitted(), weighted), config=config)
     if checkpoint is not None:
@@ -346,6 +350,7 @@ class LiveScore:
     def __call__(self, run: Run) -> float:
         """Return the score of the present network."""
         keys = self._target.validation_keys
+        # Beside parameter servers, the network has the variables of its last step only.
         run.refresh()
         run.network.eval()
         try:

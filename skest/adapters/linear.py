@@ -103,6 +103,7 @@ def linear_weights(
     value = model.estimator_.get_variable_value
     weights = [value(prefix + parameter_name(c.name)) for c in columns.active]
     weight, bias = np.concatenate(weights).T, value(f"{prefix}bias")
+    # The network learned standardised targets; coefficients are those of y.
     if model._scale is not None:
         weight = weight * model._scale.scale[:, None]
         bias = bias * model._scale.scale + model._scale.center

@@ -119,6 +119,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
         object
             This estimator.
         """
+        # BaseEstimator would look for a parameter `params` with parameters of its own.
         own = {key: params.pop(key) for key in list(params) if key.startswith(_PARAMS)}
         super().set_params(**params)
         if own:

@@ -99,6 +99,7 @@ def with_parameters(cls: type[_T]) -> type[_T]:
         vars(base).get("__dataclass_fields__", {}) for base in reversed(cls.__mro__[1:])
     ]
     inherited = {name: known for base in bases for name, known in base.items()}
+    # A subclass that changes a default need not repeat the values.
     for name in inspect.get_annotations(cls).keys() & inherited.keys():
         known, default = inherited[name], getattr(cls, name)
         if not isinstance(default, Field):  # the values are those of the base

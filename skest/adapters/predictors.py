@@ -113,6 +113,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         if isinstance(self._target, LabelsTarget):
             # log sigmoid(z), exact also where the sigmoid is rounded to 0.
             return -np.logaddexp(0, -logits)
+        # The softmax of 0 and z has the sigmoid of z as its second part.
         if logits.shape[1] == 1:
             logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
         logits = logits - logits.max(axis=1, keepdims=True)

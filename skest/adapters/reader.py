@@ -85,6 +85,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         y = self._target_rows(y)
         check_same_length(features, y)
         weight = self._check_weight(sample_weight, count_samples(features))
+        # In scikit-learn a weight of zero is a row that is not there, also for classes
+        # and categories.
         if weight is not None and not weight.all():
             kept = np.flatnonzero(weight)
             features, y = TableColumns(take_rows(features, kept)), take_rows(y, kept)
@@ -102,6 +104,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 "sampling='weighted' draws rows in proportion to their weights, so "
                 f"'sample_weight' must not be negative; got {weight.min()}."
             )
+        # So that weights and repeated rows train alike, bit for bit.
         return distinct_rows(rows)
 
     def _target_rows(self, y: Any) -> Any:

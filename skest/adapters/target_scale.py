@@ -135,6 +135,8 @@ def scaled_target_model_fn(
     if spec.network is not None:
         _attach(scale, spec.network)
     encode = spec.encode_labels
+    # Evaluation is in the units of y: there the network adds the scale to its logits
+    # itself.
     if mode != ModeKeys.TRAIN or encode is None:
         return spec
     return replace(spec, encode_labels=lambda y: encode(scaled_labels(y)))

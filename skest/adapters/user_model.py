@@ -175,6 +175,8 @@ class _RowLoss:
 
 def _weighing(spec: EstimatorSpec, is_weighted: bool) -> EstimatorSpec:
     """Let the weights of the rows reach the loss, and features look as given."""
+    # A bound method tells whose it is; a function around it hides its head, and is a
+    # loss of rows.
     head = _owner(spec.loss)
     # A head of skest can weigh both its loss and its metrics.
     if is_weighted and isinstance(getattr(head, "head", head), SingleTaskHead):

@@ -64,6 +64,7 @@ class Meaning(NamedTuple):
         """Return what changed; None if nothing did."""
         if self == before:
             return None
+        # Ids of a hash and of a vocabulary have nothing in common: all entries are new.
         old = before.entries if self.kind == before.kind else ()
         return VocabInfo(
             self.entries, -1, 0, old, backup_initializer=_as_it_starts, axis=axis
@@ -327,6 +328,8 @@ def _is_alike(column: FeatureColumn, other: FeatureColumn | None) -> bool:
 
 def _whole_source(estimator: Any) -> Any:
     """Return the fitted source if all of its variables are wanted."""
+    # Of a part of the variables, the others would see numbers in a scale that is not
+    # theirs.
     given = estimator.warm_start_from
     selected = getattr(given, "vars_to_warm_start", _ALL)
     return _fitted_source(given) if selected == _ALL else None

@@ -221,6 +221,7 @@ def mean_logits(head: Head, logits: Tensor) -> Tensor:
     True
     """
     if isinstance(head, MultiHead):
+        # Each head has a mean of its own kind.
         sizes = [part.logits_dimension for part in head.heads]
         parts = zip(head.heads, logits.split(sizes, dim=-1), strict=True)
         return torch.cat([mean_logits(*part) for part in parts], dim=-1)

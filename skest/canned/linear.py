@@ -118,6 +118,8 @@ def auto_learning_rate(
 ) -> float | RateFunction | None:
     """Return the learning rate; "auto" is ``min(at_most, 1 / sqrt(n_columns))``."""
     if learning_rate == "auto":
+        # _get_default_optimizer of tf.estimator's linear models counts columns, not
+        # weights.
         return min(at_most, len(columns.active) ** -0.5)
     return learning_rate  # type: ignore[return-value]
 

@@ -57,6 +57,8 @@ class RunRandom:
     """
 
     def __init__(self, seed: int | None, device: torch.device = _CPU) -> None:
+        # Two streams: how much torch's own modules draw must not move what skest's
+        # draw.
         own, lent = seed_sequence(seed).generate_state(2, np.uint64)
         self.device = device
         self.generator = torch.Generator(device).manual_seed(int(own) >> 1)

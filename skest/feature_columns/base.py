@@ -190,6 +190,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         sample_weight : ndarray of float64, shape (n_rows,), or None
             Weight of each row.
         """
+        # Not sklearn.base.clone, which would copy a long vocabulary and check every
+        # parameter.
         column = type(self)(**self.get_params(deep=False)).validated()
         column.__dict__.update(column._learn(table, sample_weight))
         return column
@@ -218,6 +220,7 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
             cannot take, or the column has vectors that a network has learned, which
             another fit would lose. What an earlier fit learned stays.
         """
+        # A network's vectors cannot be learned from X.
         self.check_refit()
         table = Table(X).with_target(y)
         if sample_weight is not None:
@@ -318,6 +321,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         if not self.__sklearn_is_fitted__():
             self._validate()
         matrix = self.matrix(self._table(X))
+        # As OneHotEncoder gives CSR; but pandas and polars have no place for a sparse
+        # matrix.
         to_frame = get_output_config("transform", self)["dense"] != "default"
         if self._transforms_to_sparse and not to_frame:
             return as_csr(matrix)
@@ -442,6 +447,8 @@ class CategoricalColumn(FeatureColumn):
                 f"Ids of column {self.name!r} must be from -1 to {self.num_buckets - 1}; "
                 f"got {wrong.flat[0]}."
             )
+        # None where there is no id, as OneHotEncoder.inverse_transform has it for what
+        # is unknown.
         categories = np.full(ids.shape, None, dtype=object)
         present = ids >= 0
         categories[present] = self._categories_of(ids[present])
@@ -533,6 +540,7 @@ def one_hot(
     >>> one_hot(np.array([[0, 2, 2], [-1, -1, 1]]), 3).toarray()
     array([[1., 0., 2.], [0., 1., 0.]], dtype=float32)
     """
+    # Built as CSR at once: rows are in order already, and COO would have to sort them.
     present = ids >= 0
     ends = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
     added = np.ones(ends[-1], np.float32) if weights is None else weights[present]

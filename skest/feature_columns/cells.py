@@ -105,6 +105,7 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
             check_unicode([cell], f"Column {key!r}")
             codes = np.zeros(cells.shape, np.int64)
             return Factorized(codes, np.array([cell], dtype=object))
+    # pandas has codes already, and nothing need be hashed.
     if isinstance(cells.dtype, pd.CategoricalDtype):
         codes, distinct = _factorize_category(cells)
     else:
@@ -184,6 +185,7 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
     if kind == "b":
         return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
+        # Integers with gaps, which a DataFrame of NumPy types stores as floats.
         distinct = distinct.astype(np.float64)  # half precision has no such number
         whole = np.isfinite(distinct) & (distinct == np.floor(distinct))
         if not whole.all():
@@ -326,6 +328,7 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
         )
     if infer_dtype(present, skipna=False) in _TIMES_AMONG_OBJECTS:
         _refuse_times(key, type(present[0]).__name__)
+    # Decimals, fractions and Python's integers; the gaps stay NaN.
     result = np.full(values.shape, np.nan)
     try:
         result[~missing] = present.astype(np.float64)
@@ -439,6 +442,8 @@ def holds_lists(cells: Cells) -> bool:
         or isinstance(cells.dtype, _NEVER_LISTS)
     ):
         return False
+    # By the first cell: to look at all would take as long as to read them. Others are
+    # refused when they are taken apart.
     present = (cell for cell in cells if _is_list(cell) or not pd.isna(cell))
     return _is_list(next(present, None))
 
@@ -537,6 +542,7 @@ def pad(values: np.ndarray, lengths: np.ndarray, fill: float) -> np.ndarray:
     n_steps = max(1, lengths.max())
     shape = (len(lengths), n_steps, *values.shape[1:])
     padded = np.full(shape, fill, dtype=values.dtype)
+    # As tf.sparse.to_dense: behind the end of a row there is `fill`.
     padded[np.arange(n_steps) < lengths[:, np.newaxis]] = values
     return padded
 

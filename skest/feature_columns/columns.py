@@ -194,6 +194,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             columns into `sklearn.frozen.FrozenEstimator`. What an earlier fit learned
             stays.
         """
+        # Before anything is learned, so that a refusal leaves all as it was.
         for _, column in vars(self).get("columns_", ()):
             column.check_refit()
         self._validate()
@@ -298,6 +299,8 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             If the columns cannot take X, or sequences of a row differ in length.
         """
         table = self._table(X)
+        # An indicator and an embedding of one column read the same ids, which are made
+        # once.
         sources = {column.encoded_key: column for column in self.active}
         # All arrays before all tensors: for a row, to go to and fro takes longer.
         arrays = {column.name: column._encoded(table) for column in sources.values()}

@@ -100,6 +100,8 @@ class CrossedColumn(CategoricalColumn):
     @property
     def name(self) -> str:
         """Sorted names of what is crossed, joined by ``_X_``."""
+        # TensorFlow sorts them too, so that the name tells nothing of the order of the
+        # hash.
         names = (k.name if _is_column(k) else str(k) for k in _leaves(self.keys))
         return "_X_".join(sorted(names))
 
@@ -199,6 +201,8 @@ class CrossedColumn(CategoricalColumn):
         hashes = np.broadcast_to(self.first_hash, (table.n_rows, 1))
         present = np.ones((table.n_rows, 1), dtype=bool)
         for key in self.hashed_keys:
+            # FingerprintCat64 is no symmetric function: SparseCross goes from left to
+            # right.
             values, has_value = _int64_keys_of(key, table)
             hashes = fingerprint_cat64(hashes[:, :, np.newaxis], values[:, np.newaxis])
             hashes = hashes.reshape(table.n_rows, -1)
@@ -393,6 +397,7 @@ class WeightedCategoricalColumn(CategoricalOver):
 
     def _matrix(self, table: Table) -> Matrix:
         encoded = self._encoded(table)
+        # IndicatorColumn of TensorFlow sums the weights of an id, too.
         ids, weights = encoded[self.encoded_key], encoded[self.weight_key]
         return one_hot(ids, self.num_buckets, weights)
 

@@ -106,6 +106,8 @@ def infer_feature_columns(
     check_choice(kind, "kind", "infer_feature_columns", _KINDS)
     table = Table(X)
     keys = table.keys
+    # One column for all numbers of an array: a hundred columns would take a hundred
+    # times as long.
     if table.whole_key is not None and all(map(table.holds_numbers, keys)):
         keys = [table.whole_key]
     keys, columns = chosen_columns(table, keys, kind, dtype)
@@ -133,6 +135,7 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
     """
     numbers = [column for column in columns.columns if type(column) is NumericColumn]
     n_elements = sum(column.n_elements for column in numbers)
+    # Of a thousand numbers, the layer behind them would be larger than all others.
     dimension = min(PIECEWISE_DIMENSION, MAX_PIECEWISE_WIDTH // max(n_elements, 1))
     if not dimension:
         return columns

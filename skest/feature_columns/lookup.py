@@ -125,6 +125,8 @@ def _weighted_rows(
         # range.
         largest = factors.amax(dim=1, keepdim=True)
         factors = factors / torch.where(largest > 0, largest, 1)
+    # In this order in embedding_lookup_sparse of TensorFlow: clip, then weigh, then
+    # sum.
     rows = clipped(row_lookup(weight, ids), max_norm)
     total = (rows * factors.unsqueeze(-1)).sum(dim=1)
     if combiner == "sum":

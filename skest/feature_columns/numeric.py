@@ -261,6 +261,7 @@ class NumericColumn(DenseColumn):
             if missing is not None:
                 gaps = _counted(missing, sample_weight)
                 learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
+        # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             if missing is not None:
                 self._check_present(missing, sample_weight)
@@ -378,6 +379,8 @@ class NumericColumn(DenseColumn):
         )
 
     def _check_encodes(self, table: Table) -> None:
+        # A fit tells of what could not be encoded, without a second pass through all
+        # rows.
         if self.length_key is None and self.normalizer in _RISING:
             values, missing = self._read(table, copy=False)
             if missing is None:
@@ -417,6 +420,7 @@ class NumericColumn(DenseColumn):
             values = np.where(missing, fill.astype(values.dtype), values)
         if callable(self.normalizer):
             return self._called(self.normalizer, values, missing), missing
+        # Each element has knots of its own, and as many as it has distinct numbers.
         if self.normalizer == "quantile":
             maps = self._learned("quantile_maps_", _REMEDY)
             columns = [learned(values[:, i]) for i, learned in enumerate(maps)]

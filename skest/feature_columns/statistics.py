@@ -269,6 +269,7 @@ def summable(weights: np.ndarray) -> np.ndarray:
     >>> bool(weights[:3].sum() == weights[3:].sum())
     True
     """
+    # Multiples of one power of two are added without rounding up to 2**53.
     _, exponent = np.frexp(weights.max())
     shift = 52 - len(weights).bit_length() - exponent  # of each sum to less than 2**52
     return np.ldexp(np.rint(np.ldexp(weights, shift)), -shift)
@@ -402,6 +403,8 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
     >>> learned_starts("distinct:48", Known(gains, None, None))
     array([ 0., 10., 99.])
     """
+    # Candidates come from the rule; what follows merges bins that would learn from few
+    # rows.
     kind, n = rule.split(":")
     distinct, counts = _counted(known)
     below = np.concatenate([[0], counts.cumsum()])

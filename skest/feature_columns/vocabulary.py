@@ -118,6 +118,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         vocabulary = self.vocabulary
         found = map(vocabulary.get, distinct.tolist(), repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
+        # Behind the vocabulary come the buckets, as in index_table_from_tensor of
+        # TensorFlow.
         unknown = np.flatnonzero(ids < 0)
         if self.num_oov_buckets and len(unknown):
             spread = bucket_ids(distinct[unknown], self.num_oov_buckets)
@@ -130,6 +132,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         """Return the ids; of a row without value, the first may be the missing one."""
         ids, present = super().ids(table)
         if self.missing_bucket:
+            # In the first place of the row, so that the bucket is looked up once for a
+            # row.
             ids[~present.any(axis=1), 0] = self._missing_id
         return ids, present
 
@@ -147,6 +151,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         if not self.unknown_rate:
             return {}
         ids, present = self.ids(table)
+        # As ml4ir does: the vector of unknown values is trained on known ones that are
+        # hidden.
         hidden = present & (generator.random(ids.shape) < self.unknown_rate)
         buckets = generator.integers(self.num_oov_buckets, size=ids.shape)
         ids = np.where(hidden, len(self.vocabulary) + buckets, ids)
@@ -178,6 +184,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         names = {str(value): None for value in self.vocabulary}
         others = [f"oov{i}" for i in range(self.num_oov_buckets)]
         others += ["missing"] * self.missing_bucket
+        # Names of outputs have to differ; those of values stay as they are.
         while any(name in names for name in others):
             others = [f"_{name}" for name in others]  # a value has the name of a bucket
         return [*names, *others]
@@ -383,6 +390,7 @@ class VocabularyListColumn(VocabularyColumn):
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
+        # repr, for 1 (a count) and 1.0 (a share) are equal and mean different things.
         chosen = (repr(self.min_frequency), self.max_categories)
         vocabulary = table.learned(
             ("vocabulary", self.key, self.delimiter, self.dtype, chosen),
@@ -434,6 +442,7 @@ class VocabularyListColumn(VocabularyColumn):
             weight = summable(sample_weight)
             counted &= (sample_weight > 0)[:, np.newaxis]
             weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
+            # Of all cells: one without a value counts, too.
             total = float(weight.sum())
         codes, size = codes[counted], len(cells.distinct)
         occurring = np.flatnonzero(np.bincount(codes, minlength=size))

@@ -177,6 +177,8 @@ def read_lines(path: Path, file: str) -> list[Any]:
     call the file `file`.
     """
     try:
+        # In one piece: str.splitlines would end lines at U+2028 and \x0b as well,
+        # TensorFlow does not.
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ValueError(

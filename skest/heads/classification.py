@@ -100,6 +100,7 @@ class SingleLabelHead(SingleTaskHead):
             PredictionKeys.CLASSES: lambda z: self._names[
                 self._class_ids(z).cpu().numpy()
             ],
+            # Views of one row: a thousand classes times all rows would not be small.
             PredictionKeys.ALL_CLASS_IDS: lambda z: ids.to(z.device).expand(rows(z)),
             PredictionKeys.ALL_CLASSES: lambda z: np.broadcast_to(self._names, rows(z)),
         }

@@ -265,6 +265,7 @@ def vocabulary_ids(
             "vocabulary."
         )
     names = array.ravel()
+    # tf.string is bytes, and so are strings that come out of TFRecords.
     if isinstance(names[0], bytes):
         names = np.char.decode(names.astype("S"), "utf-8")
     ids = vocabulary_index(vocabulary).get_indexer(pd.Index(names.astype(object)))

@@ -168,6 +168,8 @@ class MultiHead(Head):
             If a head has no labels or logits, shapes don't match or weights are missing.
         """
         losses = self._losses(labels, logits, features)
+        # MultiHead.loss of TensorFlow: head_weights weigh the sum, "loss/<head>" is
+        # without them.
         factors = zip(self._factors, losses.values(), strict=True)
         return torch.stack([factor * loss for factor, loss in factors]).sum()
 
@@ -450,6 +452,7 @@ def encode_with_gaps(
     """
     if isinstance(labels, Mapping) and labels.keys() == {_LABELS, _KNOWN}:
         return dict(labels)
+    # A list of lists is one list of classes for each row, not a matrix.
     if isinstance(head, MultiLabelHead):
         labels = as_cells(labels)
     array = _as_array(labels)

@@ -201,6 +201,7 @@ class MultiLabelHead(SingleTaskHead):
                     f"{_INDICATORS}"
                 )
             check_range(ids, self.n_classes - 1, self._title, "ids of classes")
+            # [[0, 1, 1], ...] for three classes: indicators that came as lists.
             if ids.max() < 2 < self.n_classes == min(map(len, cells)):
                 raise ValueError(
                     f"{self._title} needs lists of class ids; got {cells[0]!r}, which is "

@@ -150,6 +150,7 @@ default="log_uniform"
             generator=self.generator,
             device=self.edges.device,
         )
+        # An integer, so that no type of the network rounds a rare class away.
         ids = torch.searchsorted(self.edges, draws, right=True) - 1
         widths = (self.edges[ids + 1] - self.edges[ids]).to(
             torch.promote_types(self.weight.dtype, torch.float32)
@@ -489,6 +490,7 @@ default="log_uniform"
             labels, logits["hidden"], 1, self._title, "a hidden layer"
         )
         candidates = sampled_logits(labels, logits)  # that of the label is the first
+        # Softmax cross-entropy among the candidates, of which the label is number 0.
         losses, weights = self._losses(
             torch.zeros_like(labels), candidates, features, known
         )

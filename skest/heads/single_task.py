@@ -252,6 +252,8 @@ default="sum_over_batch_size"
             If shapes don't match or the weights are missing.
         """
         labels = self._matched(labels, logits)
+        # As tf.losses with Reduction.SUM_OVER_BATCH_SIZE: the divisor is the number of
+        # rows.
         losses, weights = self._losses(labels, logits, features, known)
         return reduce_loss(losses, weights, self.loss_reduction)
 
@@ -408,6 +410,7 @@ default="sum_over_batch_size"
             If something is of the wrong type.
         """
         self._check_logits(logits)
+        # A tensor was encoded and checked as a table before the first step.
         if not isinstance(labels, Tensor):
             labels = self._encode_beside(logits, labels)
         labels = self._matched(labels, logits)

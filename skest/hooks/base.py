@@ -214,6 +214,7 @@ def check_overrides(kind: type, base: type) -> None:
         called = vars(base).get(name)
         if not (isinstance(method, FunctionType) and isinstance(called, FunctionType)):
             continue
+        # Here, where a class is defined, and not in the first step of a training.
         arguments = inspect.signature(called).parameters
         signature = inspect.signature(method)
         try:

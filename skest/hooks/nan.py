@@ -144,6 +144,7 @@ def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
         )
     if not columns:
         return "Its batch has no floating-point numbers. " + _remedy([])
+    # An overflow mostly begins with large inputs.
     columns.sort(key=lambda column: column.largest, reverse=True)
     largest = _listed([f"{c.largest:.3g} in {c.name}" for c in columns])
     return (

@@ -111,6 +111,7 @@ class SummarySaverHook(Hook):
 
     def before_step(self, run: Run) -> None:
         """See whether summaries are due, and take those of the state before the step."""
+        # The step to come: its gradients have to be asked for before it is taken.
         self._is_due = self._timer.is_due(run.global_step + 1)
         if self._is_due:
             self._scalars |= learning_rates(run.spec)

@@ -53,7 +53,7 @@ class Source:
     def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
         if not isinstance(data, ArrayDataset):
             check_batches(data)
-        data = repeatable(data)
+            data = repeatable(data)
         # An ArrayDataset is one, and to ask if anything is one takes long.
         resumable = data if isinstance(data, ArrayDataset | Resumable) else None
         self._kind = resumable.kind if resumable is not None else type(data).__name__

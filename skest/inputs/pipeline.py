@@ -348,6 +348,8 @@ class Pipeline:
         """Yield the elements behind the first stages."""
         if n_stages == 0:
             return _read(self._source, skip, epochs)
+        # From the end: each stage asks the one before it only for what its reader has
+        # not had.
         upstream = Upstream(
             lambda skip, epochs: closing(self._elements(n_stages - 1, skip, epochs)),
             self._length(n_stages - 1),

@@ -168,6 +168,7 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
             f"input_fn requires {', '.join(map(repr, missing))}, but only "
             f"{', '.join(_INPUT_FN_ARGUMENTS)} are passed (those that it names)."
         )
+    # A partial keeps its arguments in the signature, with the given values as defaults.
     bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
     wanted = parameters.keys() - bound.keys()
     return input_fn(**{k: v for k, v in available.items() if k in wanted})

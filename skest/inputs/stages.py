@@ -89,6 +89,8 @@ class Shuffle(Stage):
             yield from islice(self._drawn(before, epochs), skip, None)
 
     def _drawn(self, before: Iterator[Any], epochs: Epochs) -> Iterator[Any]:
+        # One stream for each pass of each `repeat`: a resumed training jumps into the
+        # middle.
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=epochs))
         buffer = list(islice(before, self.buffer_size))
         for element in before:
@@ -327,6 +329,8 @@ def prefetched(
     n_ahead : int
         How many elements may wait.
     """
+    # A semaphore counts what may wait; the queue itself has no bound, and never blocks
+    # at the end.
     slots, ready = threading.Semaphore(n_ahead), SimpleQueue[Any]()
     stopped = threading.Event()
 

@@ -510,6 +510,7 @@ class _Training:
 
     def finish(self) -> bool:
         """End the training; tell whether callbacks put other variables into it."""
+        # load_best and its like put variables in behind the last step.
         self._handle.remove()
         before = _versions(self._run.network)
         self.net.notify("on_train_end", X=None, y=None)

@@ -75,6 +75,7 @@ class ClassTarget(Target):
         column, known = self._column(y, gaps)
         if column.dtype.kind == "O":  # which may hold what cannot be looked up
             check_classification_targets(known)
+        # Each distinct label is looked up once.
         codes, labels = pd.factorize(column)
         id_of = {label: i for i, label in enumerate(self.classes.tolist())}
         ids = np.array([id_of.get(label, _UNKNOWN) for label in labels.tolist()], int)

@@ -281,6 +281,7 @@ class GivenTarget(Target):
         if isinstance(labels, np.ndarray | pd.Series):
             labels = whole_ids(np.asarray(labels), self._head)
         encoded = self._head.encode_labels(labels).numpy()
+        # BinaryClassHead takes probabilities as labels.
         if isinstance(self._like, ClassTarget):
             encoded = encoded[:, 0].round().astype(int)
         return self._like.score(rows._replace(labels=encoded))

@@ -121,6 +121,8 @@ class NumberTarget(Target):
     @property
     def loss_keys(self) -> tuple[str]:
         """The prediction that the loss is a function of."""
+        # Poisson and logistic losses are functions of the logits, the others of the
+        # numbers themselves.
         has_link = self.loss in _RANGES
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
 

@@ -361,6 +361,7 @@ class TargetForm:
             return nw.from_dict(found, backend=self._frame).to_native()
         if self.is_column:
             return next(iter(found.values()))
+        # NumPy would turn numbers beside strings into strings.
         kinds = {values.dtype.kind for values in found.values()}
         is_mixed = bool(kinds & set("OUS")) and len(kinds) > 1
         return np.column_stack(

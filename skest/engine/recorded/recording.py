@@ -201,6 +201,8 @@ class Recorder(DispatchMode):
         named_args, named_kwargs = map_leaves(
             (args, dict(kwargs or {})), Tensor, self.value_of
         )
+        # Such as x.unsqueeze_(1): a replay would change the shape of a tensor that it
+        # keeps.
         if torch.Tag.inplace_view in func.tags:
             self._look_instead(func, named_args, named_kwargs)
             return func(*args, **(kwargs or {}))
@@ -208,6 +210,8 @@ class Recorder(DispatchMode):
         returned = func(*args, **(kwargs or {}))
         if func.namespace == "profiler":  # marks of what is a step, not part of it
             return returned
+        # resize_, and operations with `out` of another size: memory is planned for one
+        # shape.
         if any(tensor.shape != shape for tensor, shape in shapes):
             self._note(_CHANGES_SHAPE, func)
         if func is _aten.add.Tensor and returned.is_sparse:
