@@ -179,6 +179,7 @@ class SkestEstimator(
         if resume:
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, reset=not resume)
+        # Once, in the first fit: who goes on has been told.
         if not resume:
             self._warn_of_unread()
         self._choose(rows.n_rows)
@@ -276,6 +277,7 @@ class SkestEstimator(
         for k in range(n_folds):
             if say:
                 say(f"Fold {k + 1} of {n_folds} is held out")
+            # A copy for each fold: what it learns is thrown away but for its scores.
             trial = self._copy()
             if self.config is not None:
                 # The training on all rows alone leaves checkpoints and summaries.
@@ -292,6 +294,7 @@ class SkestEstimator(
             )
             trial._fit_rows(train, held_out, of_fold, again=True)
             scores = trial.validation_scores_
+            # What the fold has learned is better than nothing: it becomes the model.
             if trial.estimator_.stop_reason == INTERRUPTED or not scores:
                 trial.config = self.config
                 self._become(trial)
@@ -372,6 +375,7 @@ class SkestEstimator(
                     columns = columns.fit(
                         rows.features, rows.labels, sample_weight=rows.weight
                     )
+                    # A network to start from was trained on numbers in its own scale.
                     if self.warm_start_from is not None:
                         columns = with_source_statistics(self, parameter, columns)
                 setattr(self, f"{parameter}_", columns)
@@ -389,6 +393,7 @@ class SkestEstimator(
 
     def _forget(self, rows: Rows) -> None:
         """Begin a training, with the scale of its labels."""
+        # For an export, which is told of raw columns and has no rows any more.
         names = vars(self).get("feature_names_in_") if self._reads_array else None
         self._input_forms = forms_of(rows.features, names)
         known = None if self.warm_start_from is None else source_scale(self)
@@ -420,6 +425,7 @@ class SkestEstimator(
     ) -> None:
         """Train the network on rows that its columns have learned from."""
         self._is_refit = False
+        # The network speaks in the first scale; only the range may grow.
         if resume:
             self._scale = self._scale_of(rows, self._scale)
         budget, seed = course.budget, course.seed
@@ -442,6 +448,7 @@ class SkestEstimator(
         # The schedule spans the budget also where training ends `until` an epoch
         # before: every epoch has the rate at which it was found to be the best.
         n_steps = None if budget is None else budget * dataset.steps_per_epoch
+        # Else the rate would still be high where `max_steps` ends the training.
         if n_steps is not None and self.max_steps is not None:
             n_steps = min(n_steps, self.max_steps)
         self._schedule(n_steps, self.n_steps_ if resume else 0)
@@ -491,6 +498,7 @@ class SkestEstimator(
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
         n_before: int = self.n_iter_ if resume else 0
         self.n_iter_: int = n_before + epochs.n_iter
+        # Of the state that is kept, which may be that of an epoch before the last.
         checkpoint = estimator.checkpoint
         self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
         self.model_dir_ = estimator.model_dir
@@ -583,6 +591,7 @@ class SkestEstimator(
         rows = self._check_evaluation_rows(X, y, sample_weight)
         core = self.estimator_
         weighted = rows.weight is not None
+        # Another core, for the head has a weight column only if there are weights.
         evaluator = core_as_fitted(self, core.config, core.checkpoint, weighted)
         features = rows.with_normalised_weight()
         dataset = ArrayDataset(
@@ -719,6 +728,7 @@ class SkestEstimator(
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        # Inferred columns fill gaps; those given say themselves what they take.
         tags.input_tags.allow_nan = self._all_inferred()
         tags.input_tags.sparse = self._takes_sparse()
         return tags

@@ -110,6 +110,7 @@ class EpochHook(Progress):
         n_to_follow: int = 0,
     ) -> None:
         super().__init__()
+        # How many rows each loss is the mean of.
         full, rest = divmod(n_rows, batch_size)
         self._rows = torch.tensor([batch_size] * full + [rest] * (rest > 0))
         self._tol = tol
@@ -141,6 +142,8 @@ class EpochHook(Progress):
         super().begin(run)
         if self._score is not None:
             self._score.begin(run)
+            # As scikit-learn with warm_start: what was learned before may still be the
+            # best.
             if run.start_step:
                 self._keep_best(run, self._score(run))
 
@@ -162,6 +165,7 @@ class EpochHook(Progress):
         loss = (losses @ rows / rows.sum()).item()
         self._losses = []
         self.loss_curve.append(loss)
+        # Without the validation, which is no training speed.
         trained = time.perf_counter() - self._began
         value = -loss
         if self._score is not None:

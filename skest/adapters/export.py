@@ -191,6 +191,7 @@ def mean_exported(
         name=name,
     )
     cores: list[Any] = [core_on_cpu(estimator) for estimator in estimators]
+    # The mean of probabilities, as VotingClassifier with voting="soft".
     key = "predictions" if classes_of(target) is None else "probabilities"
 
     def predict(rows: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:

@@ -182,6 +182,8 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
         # Feature columns fill gaps, or refuse them by name.
         "ensure_all_finite": "allow-nan",
     }
+    # Read by columns first: check_array would say that something is wrong, but not
+    # where.
     if is_frame(X):
         matrix = _matrix_of_frame(X)
         validate_data(estimator, X, reset=reset, skip_check_array=True)
@@ -263,6 +265,8 @@ def read_table(
         }
     else:
         features = _read_columns_of_array(estimator, X, reset=reset)
+    # Beside the features is where heads look for weights, as tf.estimator's
+    # weight_column.
     if WEIGHT_KEY in features:
         raise ValueError(
             f"A column of X is called {WEIGHT_KEY!r}, a name that skest needs for the "

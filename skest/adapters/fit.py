@@ -125,11 +125,13 @@ class CoreTraining:
         if not self._resume:
             model.warm_start_report_ = core.warm_start_report
         model._finish(core, progress, self._resume)
+        # scikit-learn's contract: at the end of the task the estimator is fitted.
         for hook in callbacks:
             hook.finish()
 
     def _fitted_at(self, run: Run, progress: Progress) -> dict[str, Any]:
         """Return the attributes of the estimator as if training had ended now."""
+        # Another estimator, for the one in training goes on changing.
         fitted = self._model._copy()
         config = run.config.replace(model_dir=None)
         core = Estimator(bound_model_fn(fitted, self._weighted), config=config)
@@ -256,6 +258,7 @@ def warn_unless_converged(owner: Any, estimator: Estimator, n_epochs: int) -> No
     """
     if estimator.stop_reason != INPUT_ENDED or _has_schedule(owner):
         return
+    # As MLPClassifier warns, with the same category, so that filters catch both.
     warn(
         f"The training of this {type(owner).__name__} has not converged in "
         f"max_iter={n_epochs} epochs. Increase 'max_iter' or 'tol', or let all of them "
@@ -425,6 +428,7 @@ def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
     """
     mean = scores.mean(axis=0)
     best = int(mean.argmax())
+    # The standard error of the mean over the folds.
     error = scores[:, best].std(ddof=1) / len(scores) ** 0.5
     good = [e for e in ends if e <= best and mean[e - 1] >= mean[best] - error]
     return min(good, default=end_of_cycle(best + 1, ends, len(mean)))
@@ -481,6 +485,8 @@ def with_learned_vectors(
     changed = []
     for name, column in columns.columns_:
         if isinstance(column, TrainedColumn):
+            # Estimators share columns with copies of themselves: nothing is changed in
+            # place.
             column = copy.copy(column)
             column.__dict__.pop("weights_", None)
             learned = _learned_by(column, scope, variables)

@@ -81,6 +81,7 @@ class SkestMixedEstimator(StreamTrained):
             Classes, indicators of labels, or numbers.
         """
         answer = super().predict(X)
+        # So that answers can be joined to X.
         if isinstance(answer, pd.DataFrame) and isinstance(X, pd.DataFrame):
             answer.index = X.index
         return answer
@@ -134,6 +135,8 @@ class SkestMixedEstimator(StreamTrained):
         return None
 
     def _check_resumed(self) -> None:
+        # Other logits, or another loss: the optimizer's state would belong to another
+        # problem.
         for name in ("head", "heads", "head_weights"):
             before, now = self._params_in_fit.get(name), getattr(self, name, None)
             if not (before is now or _is_equal(before, now)):

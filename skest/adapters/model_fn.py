@@ -165,6 +165,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
         if not self._reads_array:
             return features
         owner = type(self).__name__
+        # Nothing encodes a bare array, so nobody else would look.
         assert_all_finite(features[ARRAY_KEY], estimator_name=owner, input_name="X")
         return TableColumns({BARE_KEY: features[ARRAY_KEY]})
 

@@ -191,6 +191,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         # unless one of them is left out; steps of a sequence are not.
         if not self._all_inferred():
             return False
+        # An array of numbers is one column, whatever its width: a loop over columns
+        # costs more than the network.
         if not is_table(X):
             return True
         is_array = holds_only_numbers(X) and not self._needs_names
@@ -224,6 +226,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         """
         if self.dtype != "auto":
             return str(self.dtype)
+        # A GPU computes float64 at a fraction of its speed.
         strategy = None if self.config is None else self.config.train_distribute
         on_cpu = device_with(strategy, self._setting("device")).type == "cpu"
         array: Any = features.get(ARRAY_KEY)
@@ -296,6 +299,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         names = vars(self).get("feature_names_in_")
         if columns is None or names is None or not self._reads_array:
             return columns
+        # The one column of the array has lost the names that tell ids from numbers.
         for name, values in zip(names, features[ARRAY_KEY].T, strict=True):
             warn_of_id(name, values)
         return with_feature_names(columns, names)

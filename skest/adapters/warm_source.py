@@ -340,6 +340,7 @@ def _fitted_source(warm_start_from: Any) -> Any:
     source = warm_start_from
     if isinstance(source, WarmStartSettings):
         source = source.ckpt_to_initialize_from
+    # clone leaves a FrozenEstimator fitted, so that searches can hand one on.
     if isinstance(source, FrozenEstimator):
         source = source.estimator
     if not hasattr(source, "_column_parameters"):
@@ -368,6 +369,7 @@ def _changes(estimator: Any, source: Any, settings: WarmStartSettings) -> KnownC
         ]
         if any(changed):
             infos[name] = [info for info in changed if info is not None]
+    # The report says so of them.
     new = {name: "a new column" for name in now.keys() - before.keys()}
     return KnownChanges(infos, new)
 

@@ -84,6 +84,8 @@ def dnn_model_fn(
     EstimatorSpec
         The model, for every mode.
     """
+    # To evaluate or predict, a checkpoint fills the variables: drawing them would take
+    # longer than a prediction.
     columns = as_feature_columns(columns)
     network = DNN(
         DenseFeatures(columns, dtype=dtype, initialize=mode == ModeKeys.TRAIN),

@@ -78,6 +78,7 @@ def linear_model_fn(
         initialize=mode == ModeKeys.TRAIN,
     )
     encode = Encoding(columns, dtype)
+    # Evaluation and prediction are those of any linear model.
     sdca = as_sdca(optimizer) if mode == ModeKeys.TRAIN else None
     if sdca is not None:
         check_unused(
@@ -126,6 +127,7 @@ def auto_learning_rate(
 
 def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
     """Return the penalties as arguments of the optimizer."""
+    # Proximal steps make weights exactly zero; the gradient of an L1 penalty would not.
     if isinstance(optimizer, str) and optimizer.lower() in ("ftrl", "proximaladagrad"):
         return {"l1": l1, "l2": l2}
     if l1 or l2:

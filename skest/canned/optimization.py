@@ -100,6 +100,8 @@ def _shares(part: Part) -> Iterator[Part]:
     named = dict(items)
     dense = {name: p for name, p in named.items() if not is_row_table(p)}
     tables = {name: p for name, p in named.items() if is_row_table(p)}
+    # AdamW has moments for all rows of a table and would move those that no row of a
+    # batch has.
     if dense:
         options = {"betas": _ADAM_BETAS, **part.options}
         yield Part(dense, "adamw", part.learning_rate, options)
@@ -108,6 +110,7 @@ def _shares(part: Part) -> Iterator[Part]:
 
 
 def _table_rate(rate: float | RateFunction | None) -> float | RateFunction | None:
+    # A partial of a function of this module, which can be pickled.
     if callable(rate):
         return partial(_times, rate)
     return None if rate is None else _TABLE_RATE * rate

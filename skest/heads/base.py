@@ -239,6 +239,7 @@ prediction_hooks, lr_scheduler, clip_norm
         TypeError
             If a regularization loss is neither a function nor a constant.
         """
+        # A network for prediction may end in plain logits.
         if mode == ModeKeys.TRAIN:
             self.check_network(network)
         if mode != ModeKeys.PREDICT:

@@ -202,6 +202,7 @@ class BinaryClassHead(SingleLabelHead):
             MetricKeys.RECALL: Recall(),
             MetricKeys.PREDICTION_MEAN: Mean(),
             MetricKeys.LABEL_MEAN: Mean(),
+            # What a model that always says the more frequent class would reach.
             MetricKeys.ACCURACY_BASELINE: BinaryBaseline(),
             MetricKeys.AUC: AUC(),
             MetricKeys.AUC_PR: AUC("PR"),

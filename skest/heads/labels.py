@@ -156,6 +156,7 @@ def with_columns(
     ValueError
         If the last dimension differs.
     """
+    # Keras and tf.estimator take (n,) and (n, 1) for the same.
     if n_columns == 1:
         if array.ndim == (1 if ndim is None else ndim - 1):
             return array[..., None]

@@ -303,6 +303,8 @@ class MultiHead(Head):
             part, of_head = parts[name], given[name]
             if not isinstance(of_head, Tensor):
                 of_head = _encode_beside(head, part, of_head)
+            # tf.estimator.MultiHead has the losses of its heads as metrics, each the
+            # mean over batches.
             encoded, known = labels_and_known(of_head)
             loss = head.compute_loss(encoded, part, features, known)
             eval_metrics[_loss_name(head)].update(loss)
@@ -325,6 +327,7 @@ class MultiHead(Head):
                 f"those of {_listed(self._by_name)} side by side; got "
                 f"{tuple(logits.shape)}."
             )
+        # In the order of the heads, as MultiHead of TensorFlow splits them.
         sizes = [head.logits_dimension for head in self.heads]
         return dict(zip(self._by_name, logits.split(sizes, dim=-1), strict=True))
 

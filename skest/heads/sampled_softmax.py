@@ -110,6 +110,7 @@ default="log_uniform"
         weight = torch.empty(n_classes, in_features, dtype=dtype)
         bias = torch.empty(n_classes, 1, dtype=dtype)
         if initialize:
+            # As tf.keras.layers.Dense, whose rows are these columns.
             nn.init.xavier_uniform_(weight, generator=generator)
             nn.init.zeros_(bias)
         self.weight = row_table(weight)
@@ -386,6 +387,7 @@ default="log_uniform"
                 f"'top_k' of {self._title} must be at most the number of classes, "
                 f"{n_classes}; got {top_k}."
             )
+        # To refuse what is wrong now; the layer computes them for itself.
         class_shares(class_distribution, n_classes, self._title)
         self.num_sampled = num_sampled
         self.class_distribution = class_distribution

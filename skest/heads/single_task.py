@@ -303,6 +303,8 @@ default="sum_over_batch_size"
         check_dense(labels, self._title)
         self._check_logits(logits)
         labels = matched_labels(labels, logits, self._label_dimension, self._title)
+        # Cross-entropy of classes takes int64; all other losses compute with the
+        # logits.
         return labels if self._labels_are_ids else labels.to(logits.dtype)
 
     def _check_logits(self, logits: Any) -> None:

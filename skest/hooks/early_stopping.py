@@ -71,6 +71,7 @@ class EarlyStoppingHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Ask the rule whether training ended earlier."""
+        # Else an evaluator that has ended the training would see it begin again.
         self._timer = Timer(*self._interval)
         self._ask(run)
 

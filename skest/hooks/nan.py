@@ -56,6 +56,7 @@ class NanLossHook(Hook):
             if math.isnan(loss.item()):
                 self._tell(run, run.global_step, run.batch, run.n_taken)
             return
+        # The batch is kept to be told about; ten batches on a GPU are little memory.
         run.unread_losses[run.global_step] = (loss, run.batch, run.n_taken)
         if len(run.unread_losses) >= _LOSSES_AT_ONCE:
             self._look(run)

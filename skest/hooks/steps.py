@@ -133,6 +133,8 @@ class CheckpointSaverHook(Hook):
             return  # the last checkpoint before it stays
         for listener in self.listeners:
             listener.before_save(run)
+        # A checkpoint of a training that is over says so: the next call starts its
+        # input anew.
         self._saved_as_finished = run.should_stop
         if not is_saved:
             run.save_checkpoint()
@@ -268,6 +270,8 @@ class GlobalStepWaiterHook(Hook):
             return
         said_at = -_SECS_BETWEEN_LINES
         while not run.should_stop:
+            # As GlobalStepWaiterHook of TensorFlow, which reads the variable of the
+            # parameter servers.
             if max(run.global_step, read_step() or 0) >= self._wait_until:
                 break
             if time.monotonic() - said_at >= _SECS_BETWEEN_LINES:

@@ -134,6 +134,7 @@ class ArrayDataset:
         ArrayDataset
             It shares the arrays, or is the same object if nothing differs.
         """
+        # The same object keeps what was read of its features.
         if n_elements == 0 and list(seeds) == self.seeds:
             return self
         dataset = copy.copy(self)

@@ -103,6 +103,7 @@ class Source:
             If the data end before the position to go on from.
         """
         n_skipped = self._n_skipped
+        # Without reading what was trained on; other iterables are gone through.
         if n_skipped and self._can_jump:
             self.close()
             self._opened = iter(self._data.resumed(n_skipped, self._seeds))

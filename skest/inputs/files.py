@@ -212,6 +212,7 @@ def _joined(tables: list[Any]) -> Any:
     """Return one table; dictionaries may differ between parts."""
     import pyarrow as pa
 
+    # Each file numbers its categories by itself.
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 

@@ -190,6 +190,8 @@ def shard_loader(
     # It takes the part of its process by itself.
     if isinstance(rows, DistributedSampler):
         return loader
+    # A subclass may batch rows by their length, say: then its batches are dealt out,
+    # not its rows.
     is_known = type(index) is BatchSampler or index is rows
     own: Any = _own_rows(rows, context) if is_known else None
     if own is None:

@@ -157,6 +157,7 @@ class Pipeline:
         """
         if count is not None:
             _check(count, "count", "repeat")
+        # It would be empty from the second pass on.
         is_cached = any(isinstance(stage, Cache) for stage in self._stages)
         if not (is_cached or self.is_restartable):
             raise ValueError(
@@ -327,6 +328,7 @@ class Pipeline:
             return self
         pipeline, source = copy.copy(self), self._source
         seeds = [s.seed for s in self._stages if isinstance(s, Shuffle)]
+        # Workers that shuffle alike would draw alike.
         stages = _reseeded(self._stages, map(context.own_seed, seeds))
         part = source.for_worker(context) if hasattr(source, "for_worker") else None
         if part is not None:

@@ -38,6 +38,7 @@ def context_of(task: TaskConfig) -> InputContext | None:
     InputContext(num_input_pipelines=3, input_pipeline_id=2)
     """
     n_workers = task.num_worker_replicas
+    # Evaluators read all, and parameter servers nothing.
     if n_workers < 2 or not (task.is_chief or task.type == "worker"):
         return None
     return InputContext(n_workers, 0 if task.is_chief else task.index + 1)

@@ -111,6 +111,7 @@ class Repeat(Stage):
 
     def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements of one pass after the other; an empty pass ends them."""
+        # Whole passes are skipped by division, if their length is known.
         known = upstream.length
         first, skip = divmod(skip, known) if known else (0, skip)
         for epoch in count(first) if self.count is None else range(first, self.count):

@@ -480,6 +480,7 @@ class _Training:
         if self._stopped or self._run.batch is None:
             return
         features, _ = self._run.batch
+        # Waits for the device in every step, as skorch does.
         self.net.history.record_batch("train_loss", loss.item())
         n_rows = count_rows(features, "features")
         self.net.history.record_batch("train_batch_size", n_rows)

@@ -151,6 +151,7 @@ class Target(ABC):
         beside = dict(features or {})
         if weight is not None:
             beside[head.weight_key] = torch.from_numpy(np.asarray(weight))
+        # By the head's own metric: the loss then is that of training, whichever it is.
         metrics = head.metrics()
         (key,) = self.loss_keys
         logits = predictions[key]

@@ -49,6 +49,7 @@ class ClassTarget(Target):
         """Learn the classes; `classes` are all of them if `y` may lack some."""
         _, known = self._column(y, gaps)
         check_classification_targets(known)
+        # Sorted, as scikit-learn has `classes_`; class 1 of two is the positive one.
         self.classes = np.unique(known if classes is None else np.asarray(classes))
         if len(self.classes) < 2:
             raise ValueError(
@@ -88,6 +89,7 @@ class ClassTarget(Target):
                 f"the classes are {self.classes.tolist()}. Name all classes in the "
                 "first call (classes=...), or fit anew."
             )
+        # A float array is the one NumPy type with a mark for a gap.
         if (codes < 0).any():
             return np.append(ids, np.nan)[codes]
         return ids[codes]

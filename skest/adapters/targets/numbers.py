@@ -149,6 +149,7 @@ class NumberTarget(Target):
     def _numbers(self, y: Any, gaps: bool) -> NDArray[Any]:
         if gaps:
             return self._numbers_with_gaps(y)
+        # scikit-learn's own check, whose messages its conformance tests expect.
         try:
             y = check_y(y, multi_output=True, y_numeric=True, estimator=self.owner)
             return y.astype(np.float64, copy=False)

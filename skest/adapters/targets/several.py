@@ -129,6 +129,7 @@ class SeveralTargets(Target):
     def head(self, weight_column: str | None, name: str | None = None) -> MultiHead:
         """Return the heads of the targets as one."""
         heads: list[Any] = [t.head(weight_column, n) for n, t in self.targets.items()]
+        # tf.estimator.MultiHead: one network, the losses weighed and added.
         return MultiHead(heads, list(self._weights.values()))
 
     def answer(self, predictions: Predictions) -> Any:
@@ -216,6 +217,7 @@ class SeveralTargets(Target):
                 )
             some_weight = None if weight is None else weight[rows]
             found = target.scale(take_rows(labels[name], rows), some_weight)
+            # Side by side as the logits are, so each logit needs an entry.
             scales.append(found or TargetScale.none(self._n_logits(name)))
         return TargetScale.joined(scales)
 
