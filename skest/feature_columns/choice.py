@@ -147,7 +147,11 @@ def _columns(
         return _left_out(key, "has no values")
     if is_single and cells.are_strings:
         if not is_category and are_numbers(cells.distinct):
-            return [_parsed(key, "number", dtype)]
+            number = _parsed(key, "number", dtype)
+            if not _may_name_things(cells.distinct, counts.sum()):
+                return [number]
+            names = _categories(table, key, kind, n_levels)
+            return names if kind == "linear" else [number, *names]
         _warn_of_other_than_numbers(cells.distinct, key)
         if _are_texts(cells.distinct, counts.sum()):
             words = categorical_column_with_hash_bucket(
@@ -157,14 +161,26 @@ def _columns(
     if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
         are_words = cells.are_strings and any(" " in text for text in cells.distinct)
         return _left_out(key, "has another value in each row", are_words)
+    if is_single:
+        return _categories(table, key, kind, n_levels)
     keyed = _categorical(key, n_levels)
     if kind == "linear":
         return [keyed]
     categorical = SequenceCategoricalColumn(keyed) if is_sequence else keyed
     if n_levels <= MAX_INDICATOR_LEVELS:
         return [indicator_column(categorical)]
-    if not is_single:
-        return [embedding_column(categorical, dimension="auto")]
+    return [embedding_column(categorical, dimension="auto")]
+
+
+def _categories(
+    table: Table, key: Key, kind: str, n_levels: int
+) -> list[FeatureColumn]:
+    """Return the columns of categories, one in each cell."""
+    keyed = _categorical(key, n_levels)
+    if kind == "linear":
+        return [keyed]
+    if n_levels <= MAX_INDICATOR_LEVELS:
+        return [indicator_column(keyed)]
     # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
     # once.
     statistics = target_statistics_column(keyed)
@@ -227,6 +243,14 @@ def warn_of_id(key: Key, values: np.ndarray) -> None:
             f"make categories of them, e.g. X[{key!r}].astype('category'), or describe "
             "the column by a feature column."
         )
+
+
+def _may_name_things(distinct: np.ndarray, n_cells: int) -> bool:
+    """Tell whether strings of numbers may be codes: they are whole, and come again."""
+    if not 2 < len(distinct) <= n_cells / 2:
+        return False
+    values = np.array([float(text.strip() or "nan") for text in distinct.tolist()])
+    return bool((values[~np.isnan(values)] % 1 == 0).all())
 
 
 def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:

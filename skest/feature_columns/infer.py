@@ -3,11 +3,14 @@
 
 from typing import Any, Literal, overload
 
+from sklearn.base import clone
+
 from skest.core.checks import check_choice
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.numeric import NumericColumn, numeric_column
+from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import piecewise_linear_column
+from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.table import Table
 
 #: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
@@ -44,7 +47,9 @@ def infer_feature_columns(
     ============================================ ========================================
     numbers                                      standardised; gaps become the mean, with
                                                  an indicator of missing numbers
-    strings that all are numbers or blank        as numbers, unless one has a leading zero
+    strings that all are numbers or blank        as numbers, unless one has a leading zero;
+                                                 if they are whole and come again, which
+                                                 codes do, as categories, too
     dates, also as strings in ISO form           seconds, and month, weekday, hour and day
                                                  of the year where they vary, as numbers
     strings, booleans, pandas categories:
@@ -131,9 +136,11 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
     """Return inferred columns, and such that let a deep model see thresholds of numbers.
 
     A piecewise-linear column of `PIECEWISE_DIMENSION` numbers comes beside each column of
-    numbers, of fewer where there are many, and of none where there are very many.
+    numbers and each part of a date, of fewer where there are many, and of none where there
+    are very many.
     """
-    numbers = [column for column in columns.columns if type(column) is NumericColumn]
+    kinds = (NumericColumn, ParsedColumn)
+    numbers = [column for column in columns.columns if type(column) in kinds]
     n_elements = sum(column.n_elements for column in numbers)
     # Of a thousand numbers, the layer behind them would be larger than all others.
     dimension = min(PIECEWISE_DIMENSION, MAX_PIECEWISE_WIDTH // max(n_elements, 1))
@@ -141,7 +148,9 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
         return columns
     piecewise = [
         piecewise_linear_column(
-            numeric_column(column.key, column.shape, dtype=column.dtype),
+            clone(column).set_params(
+                default_value=None, normalizer=None, indicate_missing=False
+            ),
             PIECEWISE_BOUNDARIES,
             dimension,
         )

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from skest import DNNRegressor, export
 from skest.feature_columns import LinearFeatures, infer_feature_columns
 from skest.feature_columns import choice as chosen
 
@@ -130,6 +131,44 @@ def test_a_table_of_everything(rng):
     assert encoded["text of numbers"][0].tolist() == [0, 1]
     linear = infer_feature_columns(X, "linear").fit(X, y)
     assert "code" in [column.name for column in linear.active]
+
+
+@pytest.mark.parametrize(
+    "cells, may_name_things",
+    [
+        (["17", "4", "101"] * 3 + [None, " "], True),
+        (["17.0", "4.0", "101.0"] * 2, True),
+        (["17", "4", "101", "12"], False),  # none comes again
+        (["0", "1"] * 3, False),
+        (["17.5", "4", "101"] * 2, False),
+    ],
+)
+def test_strings_of_whole_numbers_may_name_things(cells, may_name_things):
+    X = {"c": np.array(cells, dtype=object)}
+    names = [column.name for column in infer_feature_columns(X).fit(X).active]
+    assert names == ["c", "c_indicator"][: 1 + may_name_things]
+    (column,) = infer_feature_columns(X, "linear").fit(X).active
+    assert hasattr(column, "num_buckets") is may_name_things
+
+
+def test_rows_of_many_groups_that_are_named_by_numbers(rng):
+    """What groups have in common is learned, though their numbers have no order."""
+    group = rng.permutation(400)[rng.integers(0, 400, 4_000)]
+    y = rng.normal(size=400)[group] + 0.1 * rng.normal(size=4_000)
+    X = pd.DataFrame({"group": group.astype(str), "other": rng.normal(size=4_000)})
+    model = DNNRegressor(max_iter=10, random_state=0).fit(X[:3_000], y[:3_000])
+    assert model.score(X[3_000:], y[3_000:]) > 0.9
+
+
+def test_a_threshold_in_time_is_seen_and_exported(rng, tmp_path):
+    when = pd.date_range("2020-01-01", periods=2_000, freq="11h")
+    X = pd.DataFrame({"when": when, "other": rng.normal(size=2_000)})
+    y = np.where(when.month == 7, 1.0, 0.0) + np.where(when.year > 2020, 2.0, 0.0)
+    model = DNNRegressor(max_iter=20, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.98
+    assert "when_month_ple" in [c.name for c in model.feature_columns_.active]
+    exported = export.load(model.export(tmp_path / "export")).predict(X)
+    np.testing.assert_allclose(exported.ravel(), model.predict(X), atol=1e-4)
 
 
 def test_free_text():
