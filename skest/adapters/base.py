@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
 from skest.adapters.summary import chosen_table, summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import Scored
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import FormerArguments, each_once
@@ -55,6 +56,34 @@ _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 # What a saved estimator keeps of its `estimator_`.
 _CORE = "_core"
+
+
+class Course(NamedTuple):
+    """How a training in a fit goes.
+
+    Attributes
+    ----------
+    budget : int or None
+        Epochs that the schedule of the learning rate spans; None is one epoch, and rows
+        to come.
+    seed : int or None
+        Of the training; None leaves it to the operating system.
+    given : X, y and sample_weight, or None
+        What callbacks are told; None tells them nothing.
+    until : int or None
+        Epochs to train; None is the budget.
+    to_follow : int
+        Most epochs of trainings that come after this one in the same fit.
+    history : list or None
+        Takes the predictions for the rows held out after each epoch.
+    """
+
+    budget: Any
+    seed: int | None
+    given: Sequence[Any] | None = None
+    until: int | None = None
+    to_follow: int = 0
+    history: list[Any] | None = None
 
 
 class SkestEstimator(
@@ -83,6 +112,7 @@ class SkestEstimator(
 
         They are as they were given, or chosen for "auto"; `given` go before.
         """
+        # The names are the same on purpose: a parameter is written once, in its group.
         declared = {parameter.name for parameter in fields(self)}
         named = [n for n in inspect.signature(model_fn).parameters if n in declared]
         own = {name: self._chosen(name) for name in named}
@@ -149,6 +179,7 @@ class SkestEstimator(
         if resume:
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, reset=not resume)
+        # Once, in the first fit: who goes on has been told.
         if not resume:
             self._warn_of_unread()
         self._choose(rows.n_rows)
@@ -157,45 +188,37 @@ class SkestEstimator(
             chosen = chosen_table(f"Chosen for {rows.n_rows:,} rows", self._reasons())
             for line in chosen.text().splitlines():
                 say(line)
-        given = (X, y, sample_weight)
-        n_epochs = int(self._chosen("max_iter"))
-        refits = self._refits and not resume and all(v is None for v in validation)
+        course = Course(int(self._chosen("max_iter")), seed, (X, y, sample_weight))
+        # Only with the recipe: another training ends where its rows held out say so.
+        refits = self._has_schedule and self.early_stopping == "auto" and not resume
+        refits = refits and all(v is None for v in validation)
         n_folds = self._n_folds(rows.n_rows) if refits else 1
         if n_folds > 1 and self._chosen("early_stopping"):
-            self._fit_by_folds(rows, n_folds, n_epochs, seed, given)
+            self._fit_by_folds(rows, n_folds, course)
             return
+        # Few rows are all held out in turn; of many, one part is enough.
         train, held_out = self._split_validation(rows, validation, seed)
-        to_follow = n_epochs if refits and held_out is not None else 0
+        if not refits or held_out is None:
+            self._fit_rows(train, held_out, course, resume=resume)
+            return
         history: list[Any] = []
-        self._fit_rows(
-            *(train, held_out, n_epochs, seed, given),
-            resume=resume,
-            to_follow=to_follow,
-            history=history if to_follow else None,
-        )
-        if refits and held_out is not None:
-            self._refit(rows, held_out, n_epochs, seed, history)
+        first = course._replace(to_follow=course.budget, history=history)
+        self._fit_rows(train, held_out, first)
+        self._refit(rows, held_out, course, history)
 
     def _fit_rows(
         self,
         rows: Rows,
         held_out: Rows | None,
-        n_epochs: int,
-        seed: int | None,
-        given: Sequence[Any] | None,
+        course: Course,
         *,
         resume: bool = False,
         again: bool = False,
-        until: int | None = None,
-        to_follow: int = 0,
         calibration: TargetScale | None = None,
-        history: list[Any] | None = None,
     ) -> None:
-        """Train on some of the rows, `until` an epoch of the budget.
+        """Train on some of the rows.
 
-        `again` in one fit, the columns are those that were chosen for it. As many epochs
-        are `to_follow` in the same fit, at most. `history` takes the predictions for the
-        rows held out after each epoch.
+        `again` in one fit, the columns are those that were chosen for it.
         """
         rows = rows._replace(weight=self._balanced_weight(rows))
         what = f"Feature columns learn from {rows.n_rows:,} rows"
@@ -204,26 +227,11 @@ class SkestEstimator(
                 self._start(rows, again=again)
                 if calibration is not None:
                     self._scale = calibration.after(self._scale)
-            rows = self._as_training_rows(rows, seed)
-        self._train(
-            rows,
-            held_out,
-            n_epochs,
-            seed,
-            given,
-            resume=resume,
-            until=until,
-            to_follow=to_follow,
-            history=history,
-        )
+            rows = self._as_training_rows(rows, course.seed)
+        self._train(rows, held_out, course, resume=resume)
 
     def _refit(
-        self,
-        rows: Rows,
-        held_out: Rows,
-        n_epochs: int,
-        seed: int | None,
-        history: Sequence[Any],
+        self, rows: Rows, held_out: Rows, course: Course, history: Sequence[Any]
     ) -> None:
         """Train anew on all rows, to the end of the cycle that was best on a part."""
         scores, best = self.validation_scores_, self.best_validation_score_
@@ -236,7 +244,7 @@ class SkestEstimator(
             return
         # The first of equal scores, after which nothing was gained.
         best_epoch = 1 + int(np.argmax(scores))
-        until = end_of_cycle(best_epoch, self._ends(n_epochs), len(scores))
+        until = end_of_cycle(best_epoch, self._ends(course.budget), len(scores))
         if say := voice(self.verbose):
             s = "s" * (until != 1)
             say(f"Training on all {rows.n_rows:,} rows, for {until} epoch{s}")
@@ -247,38 +255,31 @@ class SkestEstimator(
                 self._target.validation_keys,
                 batch_size=self._predict_batch_size,
             )
-        calibration = self._target.calibration(logits, held_out.labels, held_out.weight)
-        self._fit_rows(
-            rows,
-            None,
-            n_epochs,
-            seed,
-            None,
-            again=True,
-            until=until,
-            calibration=calibration,
+        calibration = self._target.calibration(
+            Scored(logits, held_out.labels, held_out.weight)
         )
+        whole = course._replace(given=None, until=until)
+        self._fit_rows(rows, None, whole, again=True, calibration=calibration)
         self.validation_scores_, self.best_validation_score_ = scores, best
         self._is_refit = True
 
-    def _fit_by_folds(
-        self, rows: Rows, n_folds: int, n_epochs: int, seed: int | None, given: Any
-    ) -> None:
+    def _fit_by_folds(self, rows: Rows, n_folds: int, course: Course) -> None:
         """Train on all rows, as far as it does best for rows that are left out."""
         self._start(rows)
         strata = self._strata(rows.labels)
         fold = fold_of_rows(
             np.zeros(rows.n_rows, np.intp) if strata is None else strata,
             n_folds,
-            int(seed_sequence(seed).generate_state(1)[0]),
+            int(seed_sequence(course.seed).generate_state(1)[0]),
         )
         say = voice(self.verbose)
         curves: list[list[float]] = []
         histories: list[list[Any]] = []
-        until = n_epochs  # no mean is taken behind the shortest curve
+        until = course.budget  # no mean is taken behind the shortest curve
         for k in range(n_folds):
             if say:
                 say(f"Fold {k + 1} of {n_folds} is held out")
+            # A copy for each fold: what it learns is thrown away but for its scores.
             trial = self._copy()
             if self.config is not None:
                 # The training on all rows alone leaves checkpoints and summaries.
@@ -287,18 +288,15 @@ class SkestEstimator(
                 rows.take(np.flatnonzero(p)) for p in (fold != k, fold == k)
             )
             histories.append([])
-            trial._fit_rows(
-                train,
-                held_out,
-                n_epochs,
-                seed,
-                None,
-                again=True,
+            of_fold = course._replace(
+                given=None,
                 until=until,
                 to_follow=(n_folds - k) * until,
                 history=histories[-1],
             )
+            trial._fit_rows(train, held_out, of_fold, again=True)
             scores = trial.validation_scores_
+            # What the fold has learned is better than nothing: it becomes the model.
             if trial.estimator_.stop_reason == INTERRUPTED or not scores:
                 trial.config = self.config
                 self._become(trial)
@@ -306,22 +304,15 @@ class SkestEstimator(
             until = min(until, len(scores))
             curves.append(scores)
         by_fold = np.array([curve[:until] for curve in curves])
-        epoch = best_epoch(by_fold, trial._ends(n_epochs))
+        epoch = best_epoch(by_fold, trial._ends(course.budget))
         if say:
             s = "s" * (epoch != 1)
             say(f"Training on all {rows.n_rows:,} rows, for {epoch} epoch{s}")
-        self._fit_rows(
-            rows,
-            None,
-            n_epochs,
-            seed,
-            given,
-            again=True,
-            until=epoch,
-            calibration=self._calibration_by_folds(
-                rows, fold, [history[epoch - 1] for history in histories]
-            ),
+        calibration = self._calibration_by_folds(
+            rows, fold, [history[epoch - 1] for history in histories]
         )
+        whole = course._replace(until=epoch)
+        self._fit_rows(rows, None, whole, again=True, calibration=calibration)
         self.validation_scores_ = by_fold.mean(axis=0).tolist()
         self.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
         self._is_refit = True
@@ -335,7 +326,7 @@ class SkestEstimator(
         joined = {
             k: np.concatenate([p[k] for p in predictions]) for k in predictions[0]
         }
-        return self._target.calibration(joined, rows.labels, rows.weight)
+        return self._target.calibration(Scored(joined, rows.labels, rows.weight))
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None
@@ -352,14 +343,10 @@ class SkestEstimator(
         if resume:
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
-        rows = rows._replace(weight=self._balanced_weight(rows))
-        seed = self._seed()
         if not resume:
             self._choose(rows.n_rows)
-            self._start(rows)
-        rows = self._as_training_rows(rows, seed)
-        given = (X, y, sample_weight)
-        self._train(rows, None, None, seed, given, resume=resume)
+        course = Course(None, self._seed(), (X, y, sample_weight))
+        self._fit_rows(rows, None, course, resume=resume)
 
     def _check_resumed(self) -> None:
         """Refuse changes of parameters that an earlier fit cannot go on with."""
@@ -391,6 +378,7 @@ class SkestEstimator(
                     columns = columns.fit(
                         rows.features, rows.labels, sample_weight=rows.weight
                     )
+                    # A network to start from was trained on numbers in its own scale.
                     if self.warm_start_from is not None:
                         columns = with_source_statistics(self, parameter, columns)
                 setattr(self, f"{parameter}_", columns)
@@ -408,6 +396,7 @@ class SkestEstimator(
 
     def _forget(self, rows: Rows) -> None:
         """Begin a training, with the scale of its labels."""
+        # For an export, which is told of raw columns and has no rows any more.
         names = vars(self).get("feature_names_in_") if self._reads_array else None
         self._input_forms = forms_of(rows.features, names)
         known = None if self.warm_start_from is None else source_scale(self)
@@ -433,20 +422,17 @@ class SkestEstimator(
         self,
         rows: Rows,
         held_out: Rows | None,
-        budget: int | None,
-        seed: int | None,
-        given: Sequence[Any] | None,
+        course: Course,
         *,
         resume: bool,
-        until: int | None = None,
-        to_follow: int = 0,
-        history: list[Any] | None = None,
     ) -> None:
-        """Train `until` an epoch of the budget; None is one epoch of rows to come."""
+        """Train the network on rows that its columns have learned from."""
         self._is_refit = False
+        # The network speaks in the first scale; only the range may grow.
         if resume:
             self._scale = self._scale_of(rows, self._scale)
-        n_epochs = until or budget or 1
+        budget, seed = course.budget, course.seed
+        n_epochs = course.until or budget or 1
         draw_weight = None
         if self.sampling == "weighted":
             # Weights that say how often a row is drawn must not weigh its loss as well.
@@ -465,6 +451,7 @@ class SkestEstimator(
         # The schedule spans the budget also where training ends `until` an epoch
         # before: every epoch has the rate at which it was found to be the best.
         n_steps = None if budget is None else budget * dataset.steps_per_epoch
+        # Else the rate would still be high where `max_steps` ends the training.
         if n_steps is not None and self.max_steps is not None:
             n_steps = min(n_steps, self.max_steps)
         self._schedule(n_steps, self.n_steps_ if resume else 0)
@@ -483,19 +470,19 @@ class SkestEstimator(
                 held_out,
                 self._predict_batch_size,
                 weighted,
-                history,
+                course.history,
                 # Folds decide together, on any epoch; one part on an end of a cycle.
-                self._ends(budget or 1) if until is None else None,
+                self._ends(budget or 1) if course.until is None else None,
             ),
             report=voice(self.verbose),
             n_epochs=n_epochs,
-            n_to_follow=to_follow,
+            n_to_follow=course.to_follow,
         )
         with speaking(self.verbose):
             training.run(
                 lambda: dataset,
                 epochs,
-                given,
+                course.given,
                 steps_per_epoch=dataset.steps_per_epoch,
                 n_epochs=n_epochs,
                 steps=self.max_steps,
@@ -514,6 +501,7 @@ class SkestEstimator(
         self.loss_ = self.loss_curve_[-1] if self.loss_curve_ else float("nan")
         n_before: int = self.n_iter_ if resume else 0
         self.n_iter_: int = n_before + epochs.n_iter
+        # Of the state that is kept, which may be that of an epoch before the last.
         checkpoint = estimator.checkpoint
         self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
         self.model_dir_ = estimator.model_dir
@@ -523,6 +511,7 @@ class SkestEstimator(
         keep_embeddings(self)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Vectors are in the checkpoint already, and a file should not hold them twice.
         slim = self._copy()
         drop_embeddings(slim)
         state = super(SkestEstimator, slim).__getstate__()
@@ -550,19 +539,18 @@ class SkestEstimator(
         return min(int(self._chosen("batch_size")), n_rows)
 
     @property
-    def _refits(self) -> bool:
-        """Whether the rows that were held out are trained on in the end."""
-        return self._has_schedule and self.early_stopping == "auto"
-
-    @property
     def _predict_batch_size(self) -> int:
+        # Of very many classes a row alone has megabytes of logits.
         return max(1, min(_PREDICT_BATCH_SIZE, _MOST_LOGITS // self._n_logits))
 
     # Prediction
 
     def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, NDArray[Any]]:
         """Return some of the head's predictions for all rows."""
-        check_is_fitted(self)
+        if not self.__sklearn_is_fitted__():
+            check_is_fitted(
+                self
+            )  # raises; to ask it every time takes a tenth of a row's
         features = self._check_features(X, reset=False)
         return self.estimator_.predict_table(
             features, keys, batch_size=self._predict_batch_size
@@ -606,6 +594,7 @@ class SkestEstimator(
         rows = self._check_evaluation_rows(X, y, sample_weight)
         core = self.estimator_
         weighted = rows.weight is not None
+        # Another core, for the head has a weight column only if there are weights.
         evaluator = core_as_fitted(self, core.config, core.checkpoint, weighted)
         features = rows.with_normalised_weight()
         dataset = ArrayDataset(
@@ -742,6 +731,7 @@ class SkestEstimator(
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        # Inferred columns fill gaps; those given say themselves what they take.
         tags.input_tags.allow_nan = self._all_inferred()
         tags.input_tags.sparse = self._takes_sparse()
         return tags

@@ -110,6 +110,7 @@ class EpochHook(Progress):
         n_to_follow: int = 0,
     ) -> None:
         super().__init__()
+        # How many rows each loss is the mean of.
         full, rest = divmod(n_rows, batch_size)
         self._rows = torch.tensor([batch_size] * full + [rest] * (rest > 0))
         self._tol = tol
@@ -141,6 +142,8 @@ class EpochHook(Progress):
         super().begin(run)
         if self._score is not None:
             self._score.begin(run)
+            # As scikit-learn with warm_start: what was learned before may still be the
+            # best.
             if run.start_step:
                 self._keep_best(run, self._score(run))
 
@@ -162,6 +165,7 @@ class EpochHook(Progress):
         loss = (losses @ rows / rows.sum()).item()
         self._losses = []
         self.loss_curve.append(loss)
+        # Without the validation, which is no training speed.
         trained = time.perf_counter() - self._began
         value = -loss
         if self._score is not None:
@@ -206,6 +210,7 @@ class EpochHook(Progress):
             self._n_without_improvement = 0
         else:
             self._n_without_improvement += 1
+        # Better by any amount is better to keep; to go on, it takes more than `tol`.
         self._keep_best(run, value)
         if self.n_iter in self._ends and self._score is not None:
             self._judge_cycle(run)
@@ -223,6 +228,8 @@ class EpochHook(Progress):
         last_quarter = self.n_iter - math.ceil((self.n_iter - start) / 4)
         if self._best_epoch <= start:
             run.request_stop("the last cycle of the schedule brought no better score")
+        # The rate is lowest at the end of a cycle: if that is not the best, more of it
+        # overfits.
         elif start > self._ends[0] and self._best_epoch <= last_quarter:
             run.request_stop("the last cycle of the schedule was best before its end")
 

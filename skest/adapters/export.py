@@ -48,33 +48,22 @@ def export_fitted(
         "Writing the model as ONNX, and comparing its answers with those of the export"
     )
     with said_if_long(text, estimator.verbose):
-        return _export(estimator, base, example, assets, verify, atol)
-
-
-def _export(
-    estimator: Any,
-    base: str | os.PathLike[str],
-    example: Any,
-    assets: Mapping[str, str | os.PathLike[str]],
-    verify: bool,
-    atol: float,
-) -> Path:
-    _logger.info("Making the graph of %s.", type(estimator).__name__)
-    model = fitted_onnx(estimator, example)
-    # What is exported runs on a CPU; cuDNN computes with fewer digits.
-    core: Any = core_on_cpu(estimator)
-    exported = Exported(
-        model=model,
-        described={
-            "estimator": type(estimator).__name__,
-            "global_step": core.checkpoint.global_step,
-        },
-        predict=partial(_expected, estimator, core, model.inputs),
-        example=example,
-        known=_numbers_like_trained(model, [estimator]),
-        assets=assets,
-    )
-    return write_export(exported, base, verify=verify, atol=atol)
+        _logger.info("Making the graph of %s.", type(estimator).__name__)
+        model = fitted_onnx(estimator, example)
+        # What is exported runs on a CPU; cuDNN computes with fewer digits.
+        core: Any = core_on_cpu(estimator)
+        exported = Exported(
+            model=model,
+            described={
+                "estimator": type(estimator).__name__,
+                "global_step": core.checkpoint.global_step,
+            },
+            predict=partial(_expected, estimator, core, model.inputs),
+            example=example,
+            known=_numbers_like_trained(model, [estimator]),
+            assets=assets,
+        )
+        return write_export(exported, base, verify=verify, atol=atol)
 
 
 def _expected(
@@ -140,6 +129,7 @@ def _model_of(estimator: Any, head: Any) -> Model | UserModel:
     if isinstance(model_fn, UserModel):
         return model_fn
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
+    # Shared: a table of gigabytes is written from where it is.
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
     scale = estimator._scale
     return Model(
@@ -201,6 +191,7 @@ def mean_exported(
         name=name,
     )
     cores: list[Any] = [core_on_cpu(estimator) for estimator in estimators]
+    # The mean of probabilities, as VotingClassifier with voting="soft".
     key = "predictions" if classes_of(target) is None else "probabilities"
 
     def predict(rows: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.util import hash_array, hash_pandas_object
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, get_tags
@@ -175,12 +176,15 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
             f"This {type(estimator).__name__} was fitted on an array; got a dictionary. "
             "Pass an array or a DataFrame with the same columns."
         )
+    # float32 stays: scikit-learn's MLP computes in it as well.
     accepted = {
         "dtype": [np.float64, np.float32],
         "accept_sparse": issparse(X) and _accepted(estimator),
         # Feature columns fill gaps, or refuse them by name.
         "ensure_all_finite": "allow-nan",
     }
+    # Read by columns first: check_array would say that something is wrong, but not
+    # where.
     if is_frame(X):
         matrix = _matrix_of_frame(X, reset)
         validate_data(estimator, X, reset=reset, skip_check_array=True)
@@ -271,6 +275,8 @@ def read_table(
         }
     else:
         features = _read_columns_of_array(estimator, X, reset=reset)
+    # Beside the features is where heads look for weights, as tf.estimator's
+    # weight_column.
     if WEIGHT_KEY in features:
         raise ValueError(
             f"A column of X is called {WEIGHT_KEY!r}, a name that skest needs for the "
@@ -344,13 +350,7 @@ def _matrix_of_frame(X: Any, reset: bool) -> np.ndarray:
 
 _Words = NDArray[np.uint64]
 
-# Every row gets two fingerprints of 64 bits, one above the other in arrays of two rows:
-# that 1e7 different rows hold two which agree in both has a probability of about 1e-25.
-# Strings are hashed with keys of 16 bytes.
-_SEEDS = np.array([[0x9E3779B97F4A7C15], [0xD1B54A32D192ED03]], dtype=np.uint64)
-_KEYS = ("skest rows, key1", "skest rows, key2")
-_MISSING = np.array([[0x5851F42D4C957F2D]] * 2, dtype=np.uint64)
-_FACTOR = np.uint64(0x100000001B3)
+_FACTOR = np.uint64(0x100000001B3)  # of FNV, so that the order of the columns counts
 
 
 def distinct_rows(rows: Rows) -> Rows:
@@ -381,19 +381,21 @@ def distinct_rows(rows: Rows) -> Rows:
     [('a', 2.0), ('b', 1.0)]
     """
     prints = _fingerprints(rows)
-    order = np.lexsort(prints[::-1])
-    prints = prints[:, order]
-    differs = (prints[:, 1:] != prints[:, :-1]).any(axis=0)
+    order = np.argsort(prints, kind="stable")
+    differs = prints[order[1:]] != prints[order[:-1]]
     starts = np.flatnonzero(np.concatenate([[True], differs]))
     weight = np.ones(len(order)) if rows.weight is None else rows.weight[order]
     return rows.take(order[starts])._replace(weight=np.add.reduceat(weight, starts))
 
 
 def _fingerprints(rows: Rows) -> _Words:
-    """Return two numbers for each row, equal for equal rows, of shape (2, n_rows)."""
-    prints = np.zeros((2, rows.n_rows), dtype=np.uint64)
+    """Return a number for each row, equal for equal rows.
+
+    Of 1e7 different rows, two agree by chance with a probability of about 3e-6.
+    """
+    prints = np.zeros(rows.n_rows, dtype=np.uint64)
     for words in _columns(rows.features, rows.labels):
-        prints = _mix(prints * _FACTOR + words)
+        prints = hash_array(prints * _FACTOR + words)
     return prints
 
 
@@ -417,64 +419,33 @@ def _label_columns(labels: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _words(cells: Any, key: Any) -> Iterator[_Words]:
-    """Yield numbers of 64 bits for the rows of a column, one array for each value.
-
-    Their shape is (n_rows,), or (2, n_rows) if they differ in the two fingerprints.
-    """
+    """Yield hashes for the rows of a column, one array for each value."""
     if issparse(cells):
         canonical = cells.copy()
         canonical.sum_duplicates()
         canonical.eliminate_zeros()
-        places = _mix(canonical.indices.astype(np.uint64))
-        entries = _mix(places + _bits(canonical.data))
+        places = hash_array(canonical.indices)
+        entries = hash_array(places + hash_array(canonical.data))
         yield _sums(entries, np.diff(canonical.indptr))
     elif holds_lists(cells):
         values, lengths = flatten(cells, key)
         starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        entries = np.arange(len(starts), dtype=np.uint64) - starts.astype(np.uint64)
+        # The place in the list counts: [1, 2] is not [2, 1].
+        entries = (np.arange(len(starts)) - starts).astype(np.uint64)
         for words in _words(values, key):
-            entries = _mix(entries) + words
-        yield _sums(_mix(entries), lengths)
+            entries = hash_array(entries) + words
+        yield _sums(hash_array(entries), lengths)
         yield lengths.astype(np.uint64)
     elif cells.ndim > 1:
         for column in np.asarray(cells).reshape(len(cells), -1).T:
             yield from _words(column, key)
-    elif isinstance(cells.dtype, np.dtype) and cells.dtype.kind in "biufmM":
-        yield _bits(np.asarray(cells))
     else:
-        codes, distinct = pd.factorize(_plain(cells))
-        values = np.asarray(distinct, dtype=object)
-        hashes = np.stack([pd.util.hash_array(values, hash_key=k) for k in _KEYS])
-        yield np.hstack([hashes, _MISSING])[:, codes]
-
-
-def _plain(cells: Any) -> Any:
-    """Return what `pandas.factorize` takes."""
-    if isinstance(cells, np.ndarray) and cells.dtype.kind in "SUT":
-        return cells.astype(object)
-    return cells
-
-
-def _bits(values: NDArray[Any]) -> _Words:
-    if values.dtype.kind in "mM":
-        values = values.view(np.int64)
-    wide = np.float64 if values.dtype.kind == "f" else np.int64
-    if values.dtype == np.uint64:
-        return values
-    return np.ascontiguousarray(values, dtype=wide).view(np.uint64)
+        hashes = hash_pandas_object(pd.Series(cells), index=False)
+        yield np.asarray(hashes, dtype=np.uint64)
 
 
 def _sums(entries: _Words, lengths: NDArray[Any]) -> _Words:
     """Return the sums of the entries of each row, modulo 2**64."""
-    zeros = np.zeros((2, 1), dtype=np.uint64)
-    total = np.hstack([zeros, np.cumsum(entries, axis=1, dtype=np.uint64)])
+    total = np.concatenate([[np.uint64(0)], np.cumsum(entries, dtype=np.uint64)])
     ends = np.cumsum(lengths)
-    return total[:, ends] - total[:, ends - lengths]
-
-
-def _mix(words: _Words) -> _Words:
-    """Return a bijection of the numbers that spreads every bit (splitmix64), twice."""
-    z = words + _SEEDS
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return total[ends] - total[ends - lengths]

@@ -16,7 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from skest.adapters.epochs import CallbackHook, Progress
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.target_scale import TargetScale, scaled_target_model_fn
-from skest.adapters.targets.base import Target
+from skest.adapters.targets.base import Scored, Target
 from skest.adapters.warm_source import known_settings
 from skest.canned.optimization import table_scope
 from skest.checkpoints.checkpoint import Checkpoint
@@ -102,6 +102,7 @@ class CoreTraining:
         def fitted_at(run: Run) -> dict[str, Any]:
             return self._fitted_at(run, progress)
 
+        # Of several trainings in one fit, callbacks are told of one.
         callbacks = []
         if given is not None and hasattr(model, "_skl_callbacks"):
             most = n_epochs
@@ -117,16 +118,20 @@ class CoreTraining:
         if n_epochs > 1 and progress.is_patient:
             warn_unless_converged(model, core, n_epochs)
         chosen = any(hook.chose_variables for hook in own_hooks)
+        # As MLPClassifier with early_stopping; a hook that put variables in knows
+        # better.
         if progress.best is not None and not chosen:
             core.checkpoint = progress.best
         if not self._resume:
             model.warm_start_report_ = core.warm_start_report
         model._finish(core, progress, self._resume)
+        # scikit-learn's contract: at the end of the task the estimator is fitted.
         for hook in callbacks:
             hook.finish()
 
     def _fitted_at(self, run: Run, progress: Progress) -> dict[str, Any]:
         """Return the attributes of the estimator as if training had ended now."""
+        # Another estimator, for the one in training goes on changing.
         fitted = self._model._copy()
         config = run.config.replace(model_dir=None)
         core = Estimator(bound_model_fn(fitted, self._weighted), config=config)
@@ -184,6 +189,7 @@ def core_as_fitted(
     weighted : bool
         Whether the rows to evaluate have weights.
     """
+    # Files of the fit may be gone, and this machine may have no GPU.
     config = config.replace(model_dir=None, device=device_or_auto(config.device))
     core = Estimator(bound_model_fn(model._as_fitted(), weighted), config=config)
     if checkpoint is not None:
@@ -252,6 +258,7 @@ def warn_unless_converged(owner: Any, estimator: Estimator, n_epochs: int) -> No
     """
     if estimator.stop_reason != INPUT_ENDED or _has_schedule(owner):
         return
+    # As MLPClassifier warns, with the same category, so that filters catch both.
     warn(
         f"The training of this {type(owner).__name__} has not converged in "
         f"max_iter={n_epochs} epochs. Increase 'max_iter' or 'tol', or let all of them "
@@ -346,6 +353,7 @@ class LiveScore:
     def __call__(self, run: Run) -> float:
         """Return the score of the present network."""
         keys = self._target.validation_keys
+        # Beside parameter servers, the network has the variables of its last step only.
         run.refresh()
         run.network.eval()
         try:
@@ -358,9 +366,8 @@ class LiveScore:
         if self._history is not None:
             is_kept = self._kept is None or len(self._history) + 1 in self._kept
             self._history.append(predictions if is_kept else None)
-        return self._target.validation_score(
-            predictions, self._rows.labels, self._rows.weight, self._scale, self._beside
-        )
+        rows = Scored(predictions, self._rows.labels, self._rows.weight, self._beside)
+        return self._target.validation_score(rows, self._scale)
 
 
 def _joined(parts: list[Any]) -> Any:
@@ -421,6 +428,7 @@ def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
     """
     mean = scores.mean(axis=0)
     best = int(mean.argmax())
+    # The standard error of the mean over the folds.
     error = scores[:, best].std(ddof=1) / len(scores) ** 0.5
     good = [e for e in ends if e <= best and mean[e - 1] >= mean[best] - error]
     return min(good, default=end_of_cycle(best + 1, ends, len(mean)))
@@ -477,6 +485,8 @@ def with_learned_vectors(
     changed = []
     for name, column in columns.columns_:
         if isinstance(column, TrainedColumn):
+            # Estimators share columns with copies of themselves: nothing is changed in
+            # place.
             column = copy.copy(column)
             column.__dict__.pop("weights_", None)
             learned = _learned_by(column, scope, variables)

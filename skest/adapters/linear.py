@@ -101,8 +101,10 @@ def linear_weights(
     bias : ndarray of shape (n_logits,)
     """
     value = model.estimator_.get_variable_value
+    # In the order of the columns; the checkpoint has them by name.
     weights = [value(prefix + parameter_name(c.name)) for c in columns.active]
     weight, bias = np.concatenate(weights).T, value(f"{prefix}bias")
+    # The network learned standardised targets; coefficients are those of y.
     if model._scale is not None:
         weight = weight * model._scale.scale[:, None]
         bias = bias * model._scale.scale + model._scale.center
@@ -168,6 +170,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
 
     def _validate_params(self) -> None:
         super()._validate_params()
+        # Row 7 of the next call is another row, with the dual variable of this one.
         if self.warm_start and self._numbers_rows():
             raise ValueError(f"warm_start=True {_ROWS_CHANGE}")
         if self.sampling == "weighted" and as_sdca(self.optimizer) is not None:
@@ -199,6 +202,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
                 f"A column of X is called {_ROW_KEY!r}, a name that skest needs for the "
                 "row numbers. Rename it."
             )
+        # Every row has a dual variable; its number tells which.
         return features | {_ROW_KEY: np.arange(rows.n_rows)}
 
     def __sklearn_tags__(self) -> Any:

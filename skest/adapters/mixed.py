@@ -14,7 +14,7 @@ from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
 from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
-from skest.adapters.targets.base import Target
+from skest.adapters.targets.base import Scored, Target
 from skest.adapters.targets.classes import LabelsTarget, as_matrix
 from skest.adapters.targets.infer import (
     GivenTarget,
@@ -81,6 +81,7 @@ class SkestMixedEstimator(StreamTrained):
             Classes, indicators of labels, or numbers.
         """
         answer = super().predict(X)
+        # So that answers can be joined to X.
         if isinstance(answer, pd.DataFrame) and isinstance(X, pd.DataFrame):
             answer.index = X.index
         return answer
@@ -127,13 +128,15 @@ class SkestMixedEstimator(StreamTrained):
         # As in scikit-learn, a class that was not seen is predicted wrongly.
         rows = self._check_evaluation_rows(X, y, sample_weight, strict=False)
         predictions = self._predict(X, self._target.answer_keys)
-        return self._target.score(predictions, rows.labels, rows.weight)
+        return self._target.score(Scored(predictions, rows.labels, rows.weight))
 
     def _target_of_head(self) -> Target | None:
         """Return the target that the parameters say; None if that is for `y` to say."""
         return None
 
     def _check_resumed(self) -> None:
+        # Other logits, or another loss: the optimizer's state would belong to another
+        # problem.
         for name in ("head", "heads", "head_weights"):
             before, now = self._params_in_fit.get(name), getattr(self, name, None)
             if not (before is now or _is_equal(before, now)):

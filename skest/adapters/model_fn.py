@@ -119,6 +119,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
         object
             This estimator.
         """
+        # BaseEstimator would look for a parameter `params` with parameters of its own.
         own = {key: params.pop(key) for key in list(params) if key.startswith(_PARAMS)}
         super().set_params(**params)
         if own:
@@ -164,6 +165,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
         if not self._reads_array:
             return features
         owner = type(self).__name__
+        # Nothing encodes a bare array, so nobody else would look.
         assert_all_finite(features[ARRAY_KEY], estimator_name=owner, input_name="X")
         return TableColumns({BARE_KEY: features[ARRAY_KEY]})
 

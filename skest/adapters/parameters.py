@@ -99,6 +99,7 @@ def with_parameters(cls: type[_T]) -> type[_T]:
         vars(base).get("__dataclass_fields__", {}) for base in reversed(cls.__mro__[1:])
     ]
     inherited = {name: known for base in bases for name, known in base.items()}
+    # A subclass that changes a default need not repeat the values.
     for name in inspect.get_annotations(cls).keys() & inherited.keys():
         known, default = inherited[name], getattr(cls, name)
         if not isinstance(default, Field):  # the values are those of the base
@@ -110,6 +111,7 @@ def with_parameters(cls: type[_T]) -> type[_T]:
     declared = {parameter.name: parameter for parameter in fields(made)}
     made._parameter_constraints = {n: p.metadata["values"] for n, p in declared.items()}
 
+    # dataclass puts the fields of bases first; a reader looks for the class's own.
     order: list[str] = []
     for base in [*bases, declared]:  # its own go before those of the bases
         order = [name for name in base if name not in order] + order
@@ -130,6 +132,7 @@ def _document(cls: Any, parameters: list[Field[Any]]) -> None:
     by_title = {section.partition("\n")[0]: section for section in sections}
     own = re.split(r"^(?=\w+ : )", by_title.pop("Parameters", ""), flags=re.MULTILINE)
     cls._described = {entry.partition(" ")[0]: entry.rstrip() for entry in own[1:]}
+    # A group of parameters, which is no estimator.
     if "Attributes" not in by_title:
         return
     described: dict[str, str] = {}

@@ -113,6 +113,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         if isinstance(self._target, LabelsTarget):
             # log sigmoid(z), exact also where the sigmoid is rounded to 0.
             return -np.logaddexp(0, -logits)
+        # The softmax of 0 and z has the sigmoid of z as its second part.
         if logits.shape[1] == 1:
             logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
         logits = logits - logits.max(axis=1, keepdims=True)
@@ -182,6 +183,8 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
 
     def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
         weight, ids = rows.weight, rows.labels
+        # Class weights are weights of rows, as in scikit-learn: the head knows nothing
+        # of them.
         if self.class_weight is None:
             return weight
         if isinstance(self._target, LabelsTarget):
@@ -212,6 +215,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         """Return the classes if all of them fit into both parts."""
         if isinstance(self._target, LabelsTarget):
             return None
+        # train_test_split refuses to stratify by classes that one part cannot have.
         counts = np.bincount(labels)
         counts = counts[counts > 0]
         n_held_out = math.ceil(self.validation_fraction * len(labels))

@@ -62,6 +62,7 @@ def budget_of(n_rows: float) -> dict[str, int]:
     """
     sizes = (size for most, size in _BATCH_SIZES if n_rows <= most)
     batch_size = next(sizes, _LARGEST_BATCH)
+    # One batch: its gradient is exact, and any order of the rows is the same.
     if n_rows < _FEWEST_ROWS_TO_HOLD_OUT:
         return {"batch_size": int(n_rows), "max_iter": _MOST_EPOCHS}
     n_epochs = round(_N_STEPS * batch_size / n_rows)
@@ -99,6 +100,7 @@ class AutoParameters(TrainingParameters):
         A search over the rate alone must not leave the recipe: beside an optimizer that
         is "auto", a number is where the schedule starts.
         """
+        # Linear models are convex, and tf.estimator's FTRL does well as it is.
         if self._recipe_for is None:
             return False
         optimizer, rate = (getattr(self, name) for name in self._recipe_for)
@@ -117,6 +119,8 @@ class AutoParameters(TrainingParameters):
         choices["batch_size"] = min(choices["batch_size"], n_rows)
         if self._recipe_for is not None and self._has_schedule:
             choices |= budget_of(n_rows) | _RECIPE
+            # A head that brings its own last layer has one of it; batch norm would mix
+            # members.
             if not self._takes_members:
                 choices["n_members"] = 1
             if getattr(self, self._recipe_for[0]) != "auto":

@@ -128,6 +128,8 @@ class StreamTrained(SkestEstimator):
             first = self._first_rows(source, classes, resume)
             self._schedule(None)
             weighted = first.weight is not None
+            # Whether there are weights is a property of the model; later batches have
+            # to agree.
             training = CoreTraining(self, seed, weighted=weighted, resume=resume)
             if steps is None and max_steps is None:
                 steps = self.max_steps
@@ -172,6 +174,8 @@ class StreamTrained(SkestEstimator):
                     f"stream. Give {type(self).__name__} columns that are complete or "
                     "fitted, or call fit on a sample of the rows first."
                 )
+            # Fitted ones are taken as they are, and not cloned, which would make them
+            # forget.
             elif isinstance(given, FeatureColumns) and given.__sklearn_is_fitted__():
                 ready[parameter] = copy.copy(given)
             else:
@@ -221,6 +225,7 @@ class _Batches:
 
     def __call__(self, config: RunConfig, input_context: InputContext | None) -> Any:
         source = self._source
+        # A generator that has begun cannot be sent, nor divided: it is made again.
         if source is None or input_context is not None:
             params = self._model.get_params(deep=False)
             told = {"mode": ModeKeys.TRAIN, "params": params, "config": config}

@@ -58,6 +58,8 @@ class TargetScale(NamedTuple):
         if loss == "logistic":
             # As above, with logits that are finite for a mean of 0 or 1.
             return cls._unbounded(logit(np.clip(mean, 1e-6, 1 - 1e-6)), ones, linked)
+        # Two passes: E[y²] - E[y]² loses all digits of numbers far from zero, such as
+        # years.
         variance = np.average((y - mean) ** 2, axis=0, weights=weight)
         # Equal numbers whose mean was rounded: a division would make noise of that.
         constant = variance <= np.finfo(np.float64).eps * mean**2
@@ -135,6 +137,8 @@ def scaled_target_model_fn(
     if spec.network is not None:
         _attach(scale, spec.network)
     encode = spec.encode_labels
+    # Evaluation is in the units of y: there the network adds the scale to its logits
+    # itself.
     if mode != ModeKeys.TRAIN or encode is None:
         return spec
     return replace(spec, encode_labels=lambda y: encode(scaled_labels(y)))
@@ -155,6 +159,7 @@ def _attach(scale: TargetScale, network: nn.Module) -> None:
         network.register_buffer(
             name, torch.tensor(values, dtype=dtype), persistent=False
         )
+    # Hooks and no modules: names of variables stay those of tf.estimator's networks.
     network.register_forward_hook(_shift if shift.any() else _keep_in_training)
     if scale.is_bounded:
         network.register_forward_hook(_keep_within)

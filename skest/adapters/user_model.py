@@ -81,6 +81,7 @@ class UserModel:
             # The cast gave variables another type than slots that the optimizer has
             # made at once, as Adagrad's.
             follow_parameters(optimizer)
+        # To predict, there is neither a loss nor a metric.
         if mode != ModeKeys.PREDICT:
             spec = _weighing(spec, WEIGHT_KEY in features)
         is_plain = spec.encode is None and self._columns is None
@@ -136,6 +137,7 @@ class UserModel:
         encoded = (own or self._encoded)(_given(features))
         if not isinstance(encoded, Mapping):
             encoded = {BARE_KEY: encoded}
+        # The network was cast to this type; a user's encode may know only float32.
         encoded = {key: self._cast(value) for key, value in encoded.items()}
         if WEIGHT_KEY in features:
             encoded[WEIGHT_KEY] = torch.as_tensor(features[WEIGHT_KEY])
@@ -175,6 +177,8 @@ class _RowLoss:
 
 def _weighing(spec: EstimatorSpec, is_weighted: bool) -> EstimatorSpec:
     """Let the weights of the rows reach the loss, and features look as given."""
+    # A bound method tells whose it is; a function around it hides its head, and is a
+    # loss of rows.
     head = _owner(spec.loss)
     # A head of skest can weigh both its loss and its metrics.
     if is_weighted and isinstance(getattr(head, "head", head), SingleTaskHead):
@@ -235,6 +239,8 @@ def _check_rows(losses: Tensor, labels: Any) -> None:
     """Refuse losses of rows that come from broadcasting labels with logits."""
     if not isinstance(labels, Tensor):
         return
+    # Labels (n,) and logits (n, 1) broadcast to (n, n), and the mean of that is a
+    # number as any.
     allowed = {(len(labels),), (len(labels), 1), tuple(labels.shape)}
     if tuple(losses.shape) not in allowed:
         raise ValueError(

@@ -64,6 +64,7 @@ class Meaning(NamedTuple):
         """Return what changed; None if nothing did."""
         if self == before:
             return None
+        # Ids of a hash and of a vocabulary have nothing in common: all entries are new.
         old = before.entries if self.kind == before.kind else ()
         return VocabInfo(
             self.entries, -1, 0, old, backup_initializer=_as_it_starts, axis=axis
@@ -327,6 +328,8 @@ def _is_alike(column: FeatureColumn, other: FeatureColumn | None) -> bool:
 
 def _whole_source(estimator: Any) -> Any:
     """Return the fitted source if all of its variables are wanted."""
+    # Of a part of the variables, the others would see numbers in a scale that is not
+    # theirs.
     given = estimator.warm_start_from
     selected = getattr(given, "vars_to_warm_start", _ALL)
     return _fitted_source(given) if selected == _ALL else None
@@ -337,6 +340,7 @@ def _fitted_source(warm_start_from: Any) -> Any:
     source = warm_start_from
     if isinstance(source, WarmStartSettings):
         source = source.ckpt_to_initialize_from
+    # clone leaves a FrozenEstimator fitted, so that searches can hand one on.
     if isinstance(source, FrozenEstimator):
         source = source.estimator
     if not hasattr(source, "_column_parameters"):
@@ -365,6 +369,7 @@ def _changes(estimator: Any, source: Any, settings: WarmStartSettings) -> KnownC
         ]
         if any(changed):
             infos[name] = [info for info in changed if info is not None]
+    # The report says so of them.
     new = {name: "a new column" for name in now.keys() - before.keys()}
     return KnownChanges(infos, new)
 

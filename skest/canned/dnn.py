@@ -84,6 +84,8 @@ def dnn_model_fn(
     EstimatorSpec
         The model, for every mode.
     """
+    # To evaluate or predict, a checkpoint fills the variables: drawing them would take
+    # longer than a prediction.
     columns = as_feature_columns(columns)
     network = DNN(
         DenseFeatures(columns, dtype=dtype, initialize=mode == ModeKeys.TRAIN),
@@ -109,12 +111,7 @@ def dnn_model_fn(
         **optimization(
             mode,
             lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                learning_rate,
-                {"weight_decay": weight_decay},
-            ),
+            Part.of(network, optimizer, learning_rate, weight_decay=weight_decay),
         ),
     )
     return with_members(spec, head) if n_members > 1 else spec
@@ -226,6 +223,7 @@ def mean_logits(head: Head, logits: Tensor) -> Tensor:
     True
     """
     if isinstance(head, MultiHead):
+        # Each head has a mean of its own kind.
         sizes = [part.logits_dimension for part in head.heads]
         parts = zip(head.heads, logits.split(sizes, dim=-1), strict=True)
         return torch.cat([mean_logits(*part) for part in parts], dim=-1)

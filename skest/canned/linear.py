@@ -78,6 +78,7 @@ def linear_model_fn(
         initialize=mode == ModeKeys.TRAIN,
     )
     encode = Encoding(columns, dtype)
+    # Evaluation and prediction are those of any linear model.
     sdca = as_sdca(optimizer) if mode == ModeKeys.TRAIN else None
     if sdca is not None:
         check_unused(
@@ -97,6 +98,9 @@ def linear_model_fn(
             network=network,
             encode=encode,
         )
+    rate = auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE)
+    penalties = ftrl_penalties(optimizer, l1, l2)
+    part = Part.of(network, optimizer, rate, weight_decay=weight_decay, **penalties)
     return head.create_estimator_spec(
         features,
         mode,
@@ -104,16 +108,7 @@ def linear_model_fn(
         labels=labels,
         encode=encode,
         clip_norm=clip_norm,
-        **optimization(
-            mode,
-            lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                auto_learning_rate(learning_rate, columns, _MAX_LEARNING_RATE),
-                {"weight_decay": weight_decay, **ftrl_penalties(optimizer, l1, l2)},
-            ),
-        ),
+        **optimization(mode, lr_scheduler, part),
     )
 
 
@@ -124,12 +119,15 @@ def auto_learning_rate(
 ) -> float | RateFunction | None:
     """Return the learning rate; "auto" is ``min(at_most, 1 / sqrt(n_columns))``."""
     if learning_rate == "auto":
+        # _get_default_optimizer of tf.estimator's linear models counts columns, not
+        # weights.
         return min(at_most, len(columns.active) ** -0.5)
     return learning_rate  # type: ignore[return-value]
 
 
 def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
     """Return the penalties as arguments of the optimizer."""
+    # Proximal steps make weights exactly zero; the gradient of an L1 penalty would not.
     if isinstance(optimizer, str) and optimizer.lower() in ("ftrl", "proximaladagrad"):
         return {"l1": l1, "l2": l2}
     if l1 or l2:
@@ -195,11 +193,7 @@ def baseline_model_fn(
         labels=labels,
         encode=_encode_rows,
         clip_norm=clip_norm,
-        **optimization(
-            mode,
-            lr_scheduler,
-            Part(network.named_parameters(), optimizer, learning_rate, {}),
-        ),
+        **optimization(mode, lr_scheduler, Part.of(network, optimizer, learning_rate)),
     )
 
 

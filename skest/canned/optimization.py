@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from skest.keys import ModeKeys
 from skest.optimizers.named import OptimizersLike, make_optimizers
 from skest.optimizers.row_sparse import is_row_table
@@ -36,6 +38,13 @@ class Part(NamedTuple):
     learning_rate: float | RateFunction | None
     options: Mapping[str, Any]
 
+    @classmethod
+    def of(
+        cls, network: nn.Module, optimizer: Any, learning_rate: Any, **options: Any
+    ) -> "Part":
+        """Return a whole network as the only part."""
+        return cls(network.named_parameters(), optimizer, learning_rate, options)
+
 
 def optimization(
     mode: str, lr_scheduler: LRSchedulerLike | None, *parts: Part
@@ -62,7 +71,7 @@ def optimization(
     >>> import torch
     >>> from skest.canned.optimization import Part, optimization
     >>> network = torch.nn.Linear(2, 1)
-    >>> part = Part(network.named_parameters(), "adam", 0.01, {})
+    >>> part = Part.of(network, "adam", 0.01)
     >>> [type(o).__name__ for o in optimization("train", None, part)["optimizer"]]
     ['Adam']
     """
@@ -91,6 +100,8 @@ def _shares(part: Part) -> Iterator[Part]:
     named = dict(items)
     dense = {name: p for name, p in named.items() if not is_row_table(p)}
     tables = {name: p for name, p in named.items() if is_row_table(p)}
+    # AdamW has moments for all rows of a table and would move those that no row of a
+    # batch has.
     if dense:
         options = {"betas": _ADAM_BETAS, **part.options}
         yield Part(dense, "adamw", part.learning_rate, options)
@@ -99,6 +110,7 @@ def _shares(part: Part) -> Iterator[Part]:
 
 
 def _table_rate(rate: float | RateFunction | None) -> float | RateFunction | None:
+    # A partial of a function of this module, which can be pickled.
     if callable(rate):
         return partial(_times, rate)
     return None if rate is None else _TABLE_RATE * rate

@@ -71,6 +71,7 @@ def rnn_model_fn(
     if context_columns is not None:
         context_columns = as_feature_columns(context_columns)
         context = DenseFeatures(context_columns, dtype=dtype, initialize=initialize)
+    # As RNNEstimator of TensorFlow: the context is repeated beside every step.
     network = RNN(
         SequenceFeatures(sequence_columns, dtype=dtype, initialize=initialize),
         context,
@@ -91,11 +92,6 @@ def rnn_model_fn(
         **optimization(
             mode,
             lr_scheduler,
-            Part(
-                network.named_parameters(),
-                optimizer,
-                learning_rate,
-                {"weight_decay": weight_decay},
-            ),
+            Part.of(network, optimizer, learning_rate, weight_decay=weight_decay),
         ),
     )

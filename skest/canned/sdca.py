@@ -185,6 +185,8 @@ def sdca_spec(
             return head.compute_loss(labels, logits, features)
         if _IDS_KEY not in features:
             raise _missing_ids(id_column)
+        # The optimizer takes examples in place of gradients: SDCA solves for one dual
+        # variable at a time.
         optimizer.observe(_examples(labels, features, head, columns, network))
         # The backward pass of the training step ends here: nothing uses gradients.
         return head.compute_loss(labels, logits.detach().requires_grad_(), features)

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from skest.core.checks import check_integer
-from skest.feature_columns.vocabulary import read_lines
+from skest.feature_columns.vocabulary_file import read_lines
 
 #: A text file with an entry in each line, or the entries themselves.
 Vocabulary: TypeAlias = str | os.PathLike[str] | Sequence[Hashable]

@@ -55,6 +55,7 @@ def write_directory(
     hidden.mkdir()
     try:
         write(hidden)
+        # A name must not survive a power failure without what is behind it.
         for path in (*hidden.rglob("*"), hidden):
             flush(path)
         path = _rename(hidden, choose_name)

@@ -128,6 +128,7 @@ class _Reader:
         found = class_named(kind)
         if "items" in value and issubclass(found, tuple):  # calls no other constructor
             return found(*map(self.read, value["items"]))
+        # Constructors may check and compute; a state has been through them.
         made: Any = object.__new__(found)
         state = self.read(value["state"])
         if hasattr(made, "__setstate__"):

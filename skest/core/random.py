@@ -2,7 +2,7 @@
 """Random numbers of one run, apart from the global generators of NumPy and torch."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -57,6 +57,8 @@ class RunRandom:
     """
 
     def __init__(self, seed: int | None, device: torch.device = _CPU) -> None:
+        # Two streams: how much torch's own modules draw must not move what skest's
+        # draw.
         own, lent = seed_sequence(seed).generate_state(2, np.uint64)
         self.device = device
         self.generator = torch.Generator(device).manual_seed(int(own) >> 1)
@@ -129,6 +131,31 @@ class RunRandom:
             for k, v in state.items()
             if k != "generator"
         }
+
+
+def restorer(network: nn.Module, *generators: torch.Generator) -> Callable[[], None]:
+    """Return what sets the buffers and generators of a network to their present states.
+
+    Parameters
+    ----------
+    network : torch.nn.Module
+        Modules of skest draw from a generator of their own, the attribute ``generator``.
+    *generators : torch.Generator
+        Others that are to be set back.
+    """
+    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
+    own = [getattr(module, "generator", None) for module in network.modules()]
+    found = [g for g in (*own, *generators) if isinstance(g, torch.Generator)]
+    states = [(generator, generator.get_state()) for generator in dict.fromkeys(found)]
+
+    def restore() -> None:
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
+        for generator, state in states:
+            generator.set_state(state)
+
+    return restore
 
 
 def seed_sequence(seed: int | None, *spawn_key: int) -> np.random.SeedSequence:

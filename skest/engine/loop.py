@@ -163,6 +163,7 @@ def train_loop(
             run.loss = watched_step(*batch, show)
         else:
             run.loss = step(*batch)
+        # As in TensorFlow, a step counts when its update is done.
         run.n_taken += 1
         move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
         run.in_step = False

@@ -79,6 +79,7 @@ class ModelFn:
                 "input_fn returns labels, but model_fn does not take 'labels'. Add the "
                 "argument, or return features only."
             )
+        # By name, as tf.estimator calls a model_fn: it declares what it wants.
         values = {
             "features": features,
             "labels": labels,

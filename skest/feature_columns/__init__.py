@@ -15,7 +15,7 @@ from skest.feature_columns.categorical import (
     categorical_column_with_hash_bucket,
     categorical_column_with_identity,
 )
-from skest.feature_columns.columns import FeatureColumns, infer_feature_columns
+from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.crossed import (
     CrossedColumn,
     WeightedCategoricalColumn,
@@ -28,6 +28,7 @@ from skest.feature_columns.dense import (
     embedding_column,
     indicator_column,
 )
+from skest.feature_columns.infer import infer_feature_columns
 from skest.feature_columns.modules import (
     DenseFeatures,
     LinearFeatures,
@@ -57,10 +58,12 @@ from skest.feature_columns.target_statistics import (
     target_statistics_column,
 )
 from skest.feature_columns.vocabulary import (
-    VocabularyFileColumn,
     VocabularyListColumn,
-    categorical_column_with_vocabulary_file,
     categorical_column_with_vocabulary_list,
+)
+from skest.feature_columns.vocabulary_file import (
+    VocabularyFileColumn,
+    categorical_column_with_vocabulary_file,
 )
 
 __all__ = [

@@ -50,6 +50,36 @@ class FeaturesIn:
         """Columns that the HTML view has a line for."""
         return [self]
 
+    @property
+    def _parts(self) -> "Iterable[FeatureColumn]":
+        """Columns that this one consists of."""
+        raise NotImplementedError
+
+    @property
+    def allows_missing(self) -> bool:
+        """Whether a missing cell is fine everywhere."""
+        return all(part.allows_missing for part in self._parts)
+
+    @property
+    def takes_sparse(self) -> bool:
+        """Whether a sparse matrix is read."""
+        parts = list(self._parts)
+        return bool(parts) and all(part.takes_sparse for part in parts)
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether something is open that `fit` has to learn."""
+        return any(part.needs_fit for part in self._parts)
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.dict = True
+        tags.transformer_tags.preserves_dtype = []  # parameters of columns say it
+        tags.input_tags.allow_nan = self.allows_missing
+        tags.input_tags.sparse = self.takes_sparse
+        tags.requires_fit = self.needs_fit
+        return tags
+
     def _html_repr(self) -> str:
         """Return scikit-learn's diagram, and what each column is and has learned."""
         rows = describe(self._described)
@@ -125,22 +155,6 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         return self
 
     @property
-    def allows_missing(self) -> bool:
-        """Whether a missing cell is fine everywhere in this column."""
-        return all(part.allows_missing for part in self._parts)
-
-    @property
-    def takes_sparse(self) -> bool:
-        """Whether the column reads a sparse matrix."""
-        parts = list(self._parts)
-        return bool(parts) and all(part.takes_sparse for part in parts)
-
-    @property
-    def needs_fit(self) -> bool:
-        """Whether something is open that `fit` has to learn."""
-        return any(part.needs_fit for part in self._parts)
-
-    @property
     def _parts(self) -> "Iterator[FeatureColumn]":
         """Columns among the parameters."""
         return _columns_among(self.get_params(deep=False).values())
@@ -177,6 +191,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         sample_weight : ndarray of float64, shape (n_rows,), or None
             Weight of each row.
         """
+        # Not sklearn.base.clone, which would copy a long vocabulary and check every
+        # parameter.
         column = type(self)(**self.get_params(deep=False)).validated()
         column.__dict__.update(column._learn(table, sample_weight))
         return column
@@ -205,6 +221,7 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
             cannot take, or the column has vectors that a network has learned, which
             another fit would lose. What an earlier fit learned stays.
         """
+        # A network's vectors cannot be learned from X.
         self.check_refit()
         table = Table(X).with_target(y)
         if sample_weight is not None:
@@ -305,6 +322,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         if not self.__sklearn_is_fitted__():
             self._validate()
         matrix = self.matrix(self._table(X))
+        # As OneHotEncoder gives CSR; but pandas and polars have no place for a sparse
+        # matrix.
         to_frame = get_output_config("transform", self)["dense"] != "default"
         if self._transforms_to_sparse and not to_frame:
             return as_csr(matrix)
@@ -328,15 +347,6 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
 
     def __sklearn_is_fitted__(self) -> bool:
         return any(_is_learned(name) for name in vars(self))
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.dict = True
-        tags.transformer_tags.preserves_dtype = []  # a parameter says it
-        tags.input_tags.allow_nan = self.allows_missing
-        tags.input_tags.sparse = self.takes_sparse
-        tags.requires_fit = self.needs_fit
-        return tags
 
     def _learned(self, attribute: str, remedy: str) -> Any:
         """Return a learned attribute, or raise NotFittedError."""
@@ -438,6 +448,8 @@ class CategoricalColumn(FeatureColumn):
                 f"Ids of column {self.name!r} must be from -1 to {self.num_buckets - 1}; "
                 f"got {wrong.flat[0]}."
             )
+        # None where there is no id, as OneHotEncoder.inverse_transform has it for what
+        # is unknown.
         categories = np.full(ids.shape, None, dtype=object)
         present = ids >= 0
         categories[present] = self._categories_of(ids[present])
@@ -529,6 +541,7 @@ def one_hot(
     >>> one_hot(np.array([[0, 2, 2], [-1, -1, 1]]), 3).toarray()
     array([[1., 0., 2.], [0., 1., 0.]], dtype=float32)
     """
+    # Built as CSR at once: rows are in order already, and COO would have to sort them.
     present = ids >= 0
     ends = np.concatenate([[0], np.cumsum(present.sum(axis=1))])
     added = np.ones(ends[-1], np.float32) if weights is None else weights[present]

@@ -177,6 +177,7 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
 
 def _quantiles(numbers: Known, n: int) -> np.ndarray:
     distribution = Distribution.of(numbers.values, numbers.weights)
+    # Numbers that occur, as of "inverted_cdf" in np.quantile.
     positions = distribution.quantiles(np.arange(1, n) / n)
     # Not the least number, below which no bucket would have anything.
     first = min(1, len(distribution.distinct) - 1)

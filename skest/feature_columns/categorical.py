@@ -10,7 +10,7 @@ from sklearn.utils import murmurhash3_32
 
 from skest.core.checks import check_choice, check_integer
 from skest.feature_columns.base import CategoricalColumn, check_key
-from skest.feature_columns.cells import Factorized
+from skest.feature_columns.cells import Factorized, without
 from skest.feature_columns.table import Key, Table
 
 CELL_DTYPES = (None, "string", "int64")
@@ -48,6 +48,7 @@ class KeyedCategoricalColumn(CategoricalColumn):
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids, looked up once for each distinct value."""
+        # A million cells have a thousand values: only these are looked up.
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
         # The code of a missing cell, -1, wraps to the last place.
@@ -141,6 +142,8 @@ class IdentityColumn(KeyedCategoricalColumn):
 
     def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
         outside = -1 if self.default_value is None else self.default_value
+        # In an IdentityCategoricalColumn of TensorFlow, `default_value` stands for both
+        # ends as well.
         inside = (distinct >= 0) & (distinct < self.num_buckets)
         return np.where(inside, distinct, outside).astype(np.int64)
 
@@ -261,11 +264,9 @@ def check_delimiter(delimiter: Any, owner: str, dtype: str | None) -> None:
 
 def present_codes(cells: Factorized) -> np.ndarray:
     """Codes of cells, with -1 also where the cell is the integer -1."""
-    if cells.are_integers:
-        minus_one = np.flatnonzero(cells.distinct == -1)
-        if len(minus_one):
-            return np.where(cells.codes == minus_one[0], -1, cells.codes)
-    return cells.codes
+    if not cells.are_integers:
+        return cells.codes
+    return without(cells.codes, np.flatnonzero(cells.distinct == -1))
 
 
 def check_kind(cells: Factorized, expected: str | None, source: str) -> None:
@@ -317,6 +318,8 @@ def string_to_int64keys(values: np.ndarray) -> np.ndarray:
 def int64_keys(values: np.ndarray) -> np.ndarray:
     """64-bit keys of distinct values, uint64: hashes of strings, integers as they are."""
     if values.dtype == object:
+        # SparseCross of TensorFlow hashes strings to 64 bits and takes integers as they
+        # are.
         return string_to_int64keys(values)
     return values.astype(np.int64).view(np.uint64)
 

@@ -107,13 +107,14 @@ def factorize(cells: Cells, key: Hashable) -> Factorized:
             check_unicode([cell], f"Column {key!r}")
             codes = np.zeros(cells.shape, np.int64)
             return Factorized(codes, np.array([cell], dtype=object))
+    # pandas has codes already, and nothing need be hashed.
     if isinstance(cells.dtype, pd.CategoricalDtype):
         codes, distinct = _factorize_category(cells)
     else:
         codes, distinct = _factorize_plain(cells, key)
     values = _canonical(distinct, key, isinstance(cells, pd.Series))
     if values.dtype == object:
-        codes = _without(codes, np.flatnonzero(values == ""))
+        codes = without(codes, np.flatnonzero(values == ""))
     return Factorized(codes.astype(np.int64, copy=False).reshape(cells.shape), values)
 
 
@@ -186,6 +187,7 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
     if kind == "b":
         return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
+        # Integers with gaps, which a DataFrame of NumPy types stores as floats.
         distinct = distinct.astype(np.float64)  # half precision has no such number
         whole = np.isfinite(distinct) & (distinct == np.floor(distinct))
         if not whole.all():
@@ -259,7 +261,7 @@ def check_unicode(values: Sequence[str], owner: str) -> None:
         ) from error
 
 
-def _without(codes: np.ndarray, dropped: np.ndarray) -> np.ndarray:
+def without(codes: np.ndarray, dropped: np.ndarray) -> np.ndarray:
     """Mark the cells of one distinct value as missing, if there is such a value."""
     return np.where(codes == dropped[0], -1, codes) if len(dropped) else codes
 
@@ -362,6 +364,7 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
         )
     if infer_dtype(present, skipna=False) in TIMES_AMONG_OBJECTS:
         _refuse_times(key, type(present[0]).__name__)
+    # Decimals, fractions and Python's integers; the gaps stay NaN.
     result = np.full(values.shape, np.nan)
     try:
         result[~missing] = present.astype(np.float64)
@@ -475,6 +478,8 @@ def holds_lists(cells: Cells) -> bool:
         or isinstance(cells.dtype, _NEVER_LISTS)
     ):
         return False
+    # By the first cell: to look at all would take as long as to read them. Others are
+    # refused when they are taken apart.
     present = (cell for cell in cells if _is_list(cell) or not pd.isna(cell))
     return _is_list(next(present, None))
 
@@ -573,6 +578,7 @@ def pad(values: np.ndarray, lengths: np.ndarray, fill: float) -> np.ndarray:
     n_steps = max(1, lengths.max())
     shape = (len(lengths), n_steps, *values.shape[1:])
     padded = np.full(shape, fill, dtype=values.dtype)
+    # As tf.sparse.to_dense: behind the end of a row there is `fill`.
     padded[np.arange(n_steps) < lengths[:, np.newaxis]] = values
     return padded
 

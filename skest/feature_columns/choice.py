@@ -117,6 +117,7 @@ def _columns(
     table: Table, key: Key, kind: str, dtype: str | None
 ) -> list[FeatureColumn]:
     """Return the columns of one raw column; none if there is nothing to learn from it."""
+    # The order matters: numbers first, then what strings may be, and categories last.
     if table.holds_sparse(key):
         return [_sparse_matrix(table, key, kind)]
     is_sequence = kind == "sequence"
@@ -180,6 +181,8 @@ def _categories(
         return [keyed]
     if n_levels <= MAX_INDICATOR_LEVELS:
         return [indicator_column(keyed)]
+    # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
+    # once.
     statistics = target_statistics_column(keyed)
     if n_levels <= MAX_VOCABULARY_LEVELS:
         keyed = categorical_column_with_vocabulary_list(
@@ -209,6 +212,7 @@ def _are_row_numbers(values: np.ndarray) -> bool:
     least, n_rows = values.min(), len(values)
     if least < 0 or n_rows < FEWEST_ROW_NUMBERS:
         return False
+    # Rows were shuffled and some held out: what is left has gaps, but few.
     is_dense = int(values.max()) * ROW_NUMBER_SHARE <= n_rows
     return is_dense and len(np.unique(values)) == n_rows
 

@@ -5,13 +5,12 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
 from functools import partial
-from typing import Any, Literal, Self, overload
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse
 import torch
 from sklearn.base import TransformerMixin, clone
-from sklearn.utils import Tags
 from torch import Tensor
 
 from skest.core.checks import check_choice
@@ -27,9 +26,6 @@ from skest.feature_columns.base import (
 )
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.dense import EmbeddingColumn
-from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.numeric_vectors import piecewise_linear_column
-from skest.feature_columns.parsed import ParsedColumn
 from skest.feature_columns.table import Key, Table
 
 _WHOLE = "x"  # key of all columns of an array
@@ -151,6 +147,10 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         named = vars(self).get("columns_", self._named_columns)
         return [column for _, column in named if isinstance(column, FeatureColumn)]
 
+    @property
+    def _parts(self) -> list[FeatureColumn]:
+        return [c for _, c in self._named_columns if isinstance(c, FeatureColumn)]
+
     def _validate(self) -> None:
         if not isinstance(self.columns, list | tuple) or len(self.columns) == 0:
             raise ValueError(
@@ -194,6 +194,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             columns into `sklearn.frozen.FrozenEstimator`. What an earlier fit learned
             stays.
         """
+        # Before anything is learned, so that a refusal leaves all as it was.
         for _, column in vars(self).get("columns_", ()):
             column.check_refit()
         self._validate()
@@ -298,6 +299,8 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             If the columns cannot take X, or sequences of a row differ in length.
         """
         table = self._table(X)
+        # An indicator and an embedding of one column read the same ids, which are made
+        # once.
         sources = {column.encoded_key: column for column in self.active}
         # All arrays before all tensors: for a row, to go to and fro takes longer.
         arrays = {column.name: column._encoded(table) for column in sources.values()}
@@ -411,16 +414,6 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
 
     def __sklearn_is_fitted__(self) -> bool:
         return "columns_" in vars(self)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.dict = True
-        tags.transformer_tags.preserves_dtype = []  # the columns say their own
-        columns = [c for _, c in self._named_columns if isinstance(c, FeatureColumn)]
-        tags.input_tags.allow_nan = all(c.allows_missing for c in columns)
-        tags.input_tags.sparse = bool(columns) and all(c.takes_sparse for c in columns)
-        tags.requires_fit = any(c.needs_fit for c in columns)
-        return tags
 
 
 def _free_name(stem: str, taken: Set[str]) -> str:
@@ -598,147 +591,3 @@ def _is_listed(value: Any) -> bool:
     return isinstance(value, Collection) and not isinstance(
         value, str | bytes | Mapping | Set
     )
-
-
-#: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
-#: trees find.
-PIECEWISE_BOUNDARIES = "distinct:128"
-#: Numbers that a network makes of each, and at most of all of them.
-PIECEWISE_DIMENSION = 8
-MAX_PIECEWISE_WIDTH = 512
-
-
-_KINDS = ("dense", "linear", "sequence", "context")
-
-
-@overload
-def infer_feature_columns(
-    X: Any,
-    kind: Literal["dense", "linear", "sequence"] = "dense",
-    dtype: str | None = None,
-) -> FeatureColumns: ...
-
-
-@overload
-def infer_feature_columns(
-    X: Any, kind: str, dtype: str | None = None
-) -> FeatureColumns | None: ...
-
-
-def infer_feature_columns(
-    X: Any, kind: str = "dense", dtype: str | None = None
-) -> FeatureColumns | None:
-    """Choose feature columns for X.
-
-    ============================================ ========================================
-    Cells                                        Columns
-    ============================================ ========================================
-    numbers                                      standardised; gaps become the mean, with
-                                                 an indicator of missing numbers
-    strings that all are numbers or blank        as numbers, unless one has a leading zero;
-                                                 if they are whole and come again, which
-                                                 codes do, as categories, too
-    dates, also as strings in ISO form           seconds, and month, weekday, hour and day
-                                                 of the year where they vary, as numbers
-    strings, booleans, pandas categories:
-    - in 20 cells and more, all levels unique    none, with a warning
-    - texts: more than 4 words in a cell, and    bag of hashed words: one vector, the mean
-      at least half of the cells differ
-    - up to 10 levels                            indicator
-    - up to 50,000 levels                        embedding, with a trained vector for rare
-                                                 and unknown levels and one for missing
-                                                 ones; beside it `target_statistics_column`
-    - more                                       the same of 100,000 hash buckets
-    lists of strings or integers                 several categories, as above
-    lists of floats of one length                numbers
-    integers that number the rows, or no value   none, with a warning
-    sparse matrix                                numbers scaled to [-1, 1] times a vector
-                                                 for each column; never made dense
-    ============================================ ========================================
-
-    An array of numbers becomes one column. For a linear model, categories stay as they
-    are, with neither vectors nor statistics. A category that is the integer -1 counts as
-    missing, with a warning. Whole numbers in a column whose name ends as those of ids and
-    codes do ("store_id", "zipcode") are numbers, with a warning.
-
-    Parameters
-    ----------
-    X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
-        Training data; see `skest.feature_columns.table.Table`.
-    kind : {"dense", "linear", "sequence", "context"}, default="dense"
-        "dense": columns for a deep model, where categories become an indicator (few
-        levels) or an embedding. "linear": for a linear model, which takes categorical
-        columns as they are. "sequence": for a model of sequences, only of what has
-        several values in a cell, lists or arrays of two or more dimensions; there, lists
-        of integers are numbers. "context": of all the rest, as "dense".
-    dtype : {"float32", "float64"} or None, default=None
-        Type in which numbers are scaled. None takes float32 for columns whose type it
-        can hold exactly (up to float32 and int16), and float64 for others.
-
-    Returns
-    -------
-    FeatureColumns or None
-        Not fitted. None if there are no columns for the context.
-
-    Raises
-    ------
-    ValueError
-        If X has a column that is neither numbers nor categories, such as durations, if
-        no column is left, or no sequences are found.
-    TypeError
-        If X has a sparse matrix, and sequences are wanted.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from skest.feature_columns import infer_feature_columns
-    >>> X = pd.DataFrame({"size": [1.0, None], "color": ["red", "blue"]})
-    >>> [column.name for column in infer_feature_columns(X).active]
-    ['size', 'color_indicator']
-    """
-    check_choice(kind, "kind", "infer_feature_columns", _KINDS)
-    table = Table(X)
-    keys = table.keys
-    if table.whole_key is not None and all(map(table.holds_numbers, keys)):
-        keys = [table.whole_key]
-    keys, columns = chosen_columns(table, keys, kind, dtype)
-    if columns:
-        return FeatureColumns(columns)
-    if keys:
-        raise ValueError(
-            f"No column of X tells anything: {', '.join(map(repr, keys))}. Describe what "
-            "is to be used by feature columns."
-        )
-    if kind == "sequence":
-        raise ValueError(
-            "X has no column of sequences: no cells are lists, and no column is an array "
-            "of two dimensions. Gather the values of a sequence into one cell, or use a "
-            "model without sequences, such as DNNClassifier."
-        )
-    return None
-
-
-def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
-    """Return inferred columns, and such that let a deep model see thresholds of numbers.
-
-    A piecewise-linear column of `PIECEWISE_DIMENSION` numbers comes beside each column of
-    numbers and each part of a date, of fewer where there are many, and of none where there
-    are very many.
-    """
-    kinds = (NumericColumn, ParsedColumn)
-    numbers = [column for column in columns.columns if type(column) in kinds]
-    n_elements = sum(column.n_elements for column in numbers)
-    dimension = min(PIECEWISE_DIMENSION, MAX_PIECEWISE_WIDTH // max(n_elements, 1))
-    if not dimension:
-        return columns
-    piecewise = [
-        piecewise_linear_column(
-            clone(column).set_params(
-                default_value=None, normalizer=None, indicate_missing=False
-            ),
-            PIECEWISE_BOUNDARIES,
-            dimension,
-        )
-        for column in numbers
-    ]
-    return FeatureColumns([*columns.columns, *piecewise])

@@ -100,6 +100,8 @@ class CrossedColumn(CategoricalColumn):
     @property
     def name(self) -> str:
         """Sorted names of what is crossed, joined by ``_X_``."""
+        # TensorFlow sorts them too, so that the name tells nothing of the order of the
+        # hash.
         names = (k.name if _is_column(k) else str(k) for k in _leaves(self.keys))
         return "_X_".join(sorted(names))
 
@@ -196,57 +198,34 @@ class CrossedColumn(CategoricalColumn):
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the buckets of all combinations, cells with several values flat."""
-        first, *others = (_int64_keys_of(key, table) for key in self.hashed_keys)
-        keys, codes, present = first
-        hashes = fingerprint_cat64(self.first_hash, keys)
-        for keys, key_codes, has_value in others:
-            hashes, codes = _combined(hashes, codes, keys, key_codes)
+        hashes = np.broadcast_to(self.first_hash, (table.n_rows, 1))
+        present = np.ones((table.n_rows, 1), dtype=bool)
+        for key in self.hashed_keys:
+            # FingerprintCat64 is no symmetric function: SparseCross goes from left to
+            # right.
+            values, has_value = _int64_keys_of(key, table)
+            hashes = fingerprint_cat64(hashes[:, :, np.newaxis], values[:, np.newaxis])
+            hashes = hashes.reshape(table.n_rows, -1)
             present = present[:, :, np.newaxis] & has_value[:, np.newaxis]
             present = present.reshape(table.n_rows, -1)
-        buckets = (hashes % np.uint64(self.hash_bucket_size)).astype(np.int64)
-        ids = buckets.take(codes, mode="wrap")
+        ids = (hashes % np.uint64(self.hash_bucket_size)).astype(np.int64)
         ids[~present] = -1
         return ids, present
 
 
-def _combined(
-    hashes: np.ndarray, codes: np.ndarray, keys: np.ndarray, key_codes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Combine each hash of a row with each key of it, every different pair once.
-
-    Where there are more different pairs than rows, every cell is hashed. Where a value
-    is missing (code -1), the result has no meaning.
-    """
-    codes, key_codes = codes[:, :, np.newaxis], key_codes[:, np.newaxis]
-    n_rows = len(codes)
-    # All pairs there may be are fewer than the rows: hash those.
-    if len(hashes) * len(keys) <= n_rows:
-        hashes = fingerprint_cat64(hashes[:, np.newaxis], keys).ravel()
-        return hashes, (codes * len(keys) + key_codes).reshape(n_rows, -1)
-    hashes = fingerprint_cat64(
-        hashes.take(codes, mode="wrap"), keys.take(key_codes, mode="wrap")
-    )
-    return hashes.ravel(), np.arange(hashes.size).reshape(n_rows, -1)
-
-
 def _int64_keys_of(
     key: str | CategoricalColumn, table: Table
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """64-bit keys, uint64; which of them the cells have; and which cells have a value."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a 64-bit key for each cell, uint64, and which cells have a value."""
     if isinstance(key, CategoricalColumn):
         ids, present = key.ids(table)
-        if key.num_buckets >= table.n_rows:
-            cell_of = np.arange(ids.size).reshape(ids.shape)
-            return ids.ravel().view(np.uint64), cell_of, present
-        # The last key is that of values without an id, which are crossed all the same.
-        keys = np.append(np.arange(key.num_buckets), -1)
-        codes = np.where(ids < 0, key.num_buckets, ids)
-        return keys.view(np.uint64), codes, present
+        # A value without an id is crossed all the same, with that of -1.
+        return ids.view(np.uint64), present
     cells = table.factorized(key)
     codes = cells.codes.reshape(table.n_rows, -1)
-    # With one key more, there are some even if all cells are missing.
+    # With one key more, there is one even if all cells are missing.
     keys = np.append(int64_keys(cells.distinct), np.uint64(0))
-    return keys, codes, codes >= 0
+    return keys.take(codes, mode="wrap"), codes >= 0
 
 
 def _leaves(keys: Sequence[Any]) -> Iterator[Any]:
@@ -418,6 +397,7 @@ class WeightedCategoricalColumn(CategoricalOver):
 
     def _matrix(self, table: Table) -> Matrix:
         encoded = self._encoded(table)
+        # IndicatorColumn of TensorFlow sums the weights of an id, too.
         ids, weights = encoded[self.encoded_key], encoded[self.weight_key]
         return one_hot(ids, self.num_buckets, weights)
 

@@ -310,10 +310,12 @@ def _of_tensor_and_generator(initializer: Any, owner: str) -> Callable[..., Any]
             signature = inspect.signature(initializer)
         except ValueError:  # methods of tensors have none
             return lambda tensor, generator: initializer(tensor)
+        # As those of torch.nn.init.
         if "generator" in signature.parameters and _takes(signature, 0, generator=1):
             return lambda tensor, generator: initializer(tensor, generator=generator)
         if _takes(signature, 0):
             return lambda tensor, generator: initializer(tensor)
+        # constant_(tensor, val) has none: a generator would be taken for the value.
         of_torch = getattr(initializer, "__module__", None) == torch.nn.init.__name__
         if _takes(signature, 0, 1) and not of_torch:
             return initializer

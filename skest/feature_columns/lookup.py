@@ -125,6 +125,8 @@ def _weighted_rows(
         # range.
         largest = factors.amax(dim=1, keepdim=True)
         factors = factors / torch.where(largest > 0, largest, 1)
+    # In this order in embedding_lookup_sparse of TensorFlow: clip, then weigh, then
+    # sum.
     rows = clipped(row_lookup(weight, ids), max_norm)
     total = (rows * factors.unsqueeze(-1)).sum(dim=1)
     if combiner == "sum":
@@ -294,31 +296,18 @@ def looked_up(lookups: Sequence[Lookup]) -> list[Tensor]:
             found[i] = combined_rows(*lookup)
     for together in plain.values():
         chosen = [lookups[i] for i in together]
-        rows = row_lookups([c.weight for c in chosen], [c.ids for c in chosen])
-        for i, lookup, values in zip(together, chosen, rows, strict=True):
+        for i, lookup, values in zip(together, chosen, _rows(chosen), strict=True):
             found[i] = clipped(values, lookup.max_norm)
     return [found[i] for i in range(len(lookups))]
 
 
-def row_lookups(weights: Sequence[Tensor], ids: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return for each table what `skest.feature_columns.lookup.row_lookup` does.
-
-    Parameters
-    ----------
-    weights : sequence of Tensor of shape (num_buckets, dimension)
-        Tables of equal width.
-    ids : sequence of Tensor of int64, shape (n_rows, 1)
-        Row numbers, or -1, for each table.
-
-    Returns
-    -------
-    sequence of Tensor of shape (n_rows, dimension)
-        Each table is looked up by itself and has a sparse gradient of its own.
-    """
-    if len(weights) == 1:
-        return [row_lookup(weights[0], ids[0][:, 0])]
-    stacked = torch.cat(list(ids)).view(len(ids), -1)
-    rows = stacked.clamp(min=0).unbind()
-    found = [F.embedding(r, w, sparse=True) for r, w in zip(rows, weights, strict=True)]
-    missing = (stacked < 0).unsqueeze(-1)
+def _rows(lookups: Sequence[Lookup]) -> Sequence[Tensor]:
+    """Return for look-ups of one id, in tables of one width, what `row_lookup` does."""
+    if len(lookups) == 1:
+        return [row_lookup(lookups[0].weight, lookups[0].ids[:, 0])]
+    ids = torch.cat([lookup.ids for lookup in lookups]).view(len(lookups), -1)
+    rows = zip(ids.clamp(min=0).unbind(), lookups, strict=True)
+    # Each table is looked up by itself, and has a sparse gradient of its own.
+    found = [F.embedding(own, lookup.weight, sparse=True) for own, lookup in rows]
+    missing = (ids < 0).unsqueeze(-1)
     return torch.stack(found).masked_fill(missing, 0).unbind()

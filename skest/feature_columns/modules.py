@@ -83,6 +83,7 @@ class CountsOutput(NamedTuple):
             added = torch.ones_like(ids, dtype=dtype)
         else:
             added = encoded[self.weight_key].to(dtype)
+        # -1 % (n + 1) is n: no mask, and so no shape that depends on the ids.
         places = ids.remainder(self.size + 1)
         return counts.scatter_add(1, places, added)[:, : self.size]
 
@@ -166,6 +167,8 @@ class _ColumnFeatures(nn.Module):
         self.out_features = 0
         interpolated: list[PiecewiseLinearColumn] = []
         self.feature_sizes: list[int] = []
+        # In tf.keras.layers.DenseFeatures the names decide, so a checkpoint fits any
+        # order of the list.
         for column in _sorted_by_name(columns):
             if not isinstance(column, DenseColumn):
                 raise ValueError(
@@ -227,6 +230,8 @@ class _ColumnFeatures(nn.Module):
         raise NotImplementedError
 
     def _embedded(self, encoded: Mapping[str, Tensor]) -> list[Tensor]:
+        # A shared table has a view for each look-up, and gradients that are joined
+        # once.
         tables = {
             name: iter(looked_up_often(self.get_parameter(parameter_name(name)), n))
             for name, n in self._lookups.items()
@@ -248,6 +253,8 @@ class _ColumnFeatures(nn.Module):
         return found
 
     def _periodic(self, encoded: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        # Columns of equal shapes are computed as one: few large operations for many
+        # small ones.
         groups: dict[tuple[int, int], list[PeriodicOutput]] = {}
         for o in self.outputs:
             if isinstance(o, PeriodicOutput):
@@ -599,6 +606,7 @@ class LinearFeatures(nn.Module):
             )
             for name, key, weight_key, combiner in self.looked_up
         ]
+        # In the order of the names, always: sums of floats depend on it.
         for weights in looked_up(lookups):
             logits = logits + weights
         for group in self.interpolations:

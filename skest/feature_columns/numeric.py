@@ -17,8 +17,6 @@ from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.statistics import (
     UniformMap,
     can_hold,
-    copied_by_rows,
-    extremes,
     is_finite,
     mean_and_scale,
     median_and_spread,
@@ -266,6 +264,7 @@ class NumericColumn(DenseColumn):
             if missing is not None:
                 gaps = _counted(missing, sample_weight)
                 learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
+        # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             if missing is not None:
                 self._check_present(missing, sample_weight)
@@ -341,10 +340,9 @@ class NumericColumn(DenseColumn):
         return raw.reshape(len(raw), n_elements)
 
     def _cast(self, raw: np.ndarray, copy: bool) -> np.ndarray:
-        if raw.dtype == self.dtype:
-            return copied_by_rows(raw, self.dtype) if copy else raw
         with np.errstate(over="ignore", invalid="ignore"):
-            return copied_by_rows(raw, self.dtype) if copy else raw.astype(self.dtype)
+            # Row behind row, as batches are made of rows.
+            return raw.astype(self.dtype, order="C" if copy else "K", copy=copy)
 
     def _read(
         self, table: Table, *, copy: bool = True
@@ -389,12 +387,14 @@ class NumericColumn(DenseColumn):
         )
 
     def _check_encodes(self, table: Table) -> None:
+        # A fit tells of what could not be encoded, without a second pass through all
+        # rows.
         if self.length_key is None and self.normalizer in _RISING:
             values, missing = self._read(table, copy=False)
             if missing is None:
                 # If the least and the greatest number can be scaled, all others can.
-                cells = extremes(values).reshape(2, *self.cell_shape)
-                table = Table({self.key: cells})
+                ends = np.stack([values.min(axis=0), values.max(axis=0)])
+                table = Table({self.key: ends.reshape(2, *self.cell_shape)})
         self.encode(table)
 
     def values(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
@@ -428,6 +428,7 @@ class NumericColumn(DenseColumn):
             values = np.where(missing, fill.astype(values.dtype), values)
         if callable(self.normalizer):
             return self._called(self.normalizer, values, missing), missing
+        # Each element has knots of its own, and as many as it has distinct numbers.
         if self.normalizer == "quantile":
             maps = self._learned("quantile_maps_", _REMEDY)
             columns = [learned(values[:, i]) for i, learned in enumerate(maps)]

@@ -208,6 +208,8 @@ class PiecewiseLinearColumn(OverNumeric):
         for element, edges in enumerate(self.edges):
             x = values[:, element].astype(self._float, copy=False)
             n_bins = len(edges) - (self.encoding != "onehot")
+            # Outside of the edges the outermost bins go on, with a fraction that is
+            # clipped.
             bins = np.searchsorted(edges, x, side="right") - 1
             ids[:, element] = bins = bins.clip(0, n_bins - 1)
             if self.encoding != "onehot":
@@ -344,6 +346,7 @@ class Interpolation(nn.Module):
             return found
         start, end = found.chunk(2, dim=-1)
         fractions = torch.cat([encoded[key] for key in self.weight_keys], dim=1)
+        # Exact at both ends, where start + f * (end - start) may be rounded.
         return torch.lerp(start, end, fractions.to(found.dtype).unsqueeze(-1))
 
     def bins(self, tables: Sequence[Tensor]) -> Tensor:
@@ -572,5 +575,7 @@ def _with_waves(
     x = numbers.T.unsqueeze(-1)
     speeds = (2 * math.pi * frequencies).unsqueeze(1)
     waves = torch.addcmul(phases.unsqueeze(1), x, speeds).cos()
+    # Elements come first here: each has matrices of its own, and they are multiplied in
+    # one call.
     found = torch.baddbmm(bias.unsqueeze(1), waves, weights)
     return torch.cat([x, found], dim=-1).transpose(0, 1)

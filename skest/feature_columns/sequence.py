@@ -18,9 +18,9 @@ from skest.feature_columns.categorical import (
 from skest.feature_columns.cells import Flat, lengths_of, pad
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
-from skest.feature_columns.vocabulary import (
+from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
+from skest.feature_columns.vocabulary_file import (
     categorical_column_with_vocabulary_file,
-    categorical_column_with_vocabulary_list,
 )
 
 
@@ -110,6 +110,7 @@ class SequenceNumericColumn(NumericColumn):
                 "learn from them. Leave the column out."
             )
         if sample_weight is not None:
+            # A step weighs what its row does, so that a long sequence counts for more.
             sample_weight = np.repeat(sample_weight, lengths)
         return super()._learn(Table({self.key: steps}), sample_weight)
 
@@ -176,6 +177,7 @@ class SequenceCategoricalColumn(CategoricalOver):
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         ids, present = self.ids(table)
         flat = table.flat(self.categorical_column.key)
+        # Of a list, missing values at the end are steps; of an array they are padding.
         lengths = lengths_of(present) if flat is None else flat.lengths
         n_steps = max(1, lengths.max())
         return {self.encoded_key: ids[:, :n_steps], self.length_key: lengths}

@@ -89,6 +89,7 @@ def shared_embeddings(
     ...     print(name, tuple(table.shape))
     bought_viewed_shared_embedding_weights (3, 2)
     """
+    # As TensorFlow's shared_embeddings, which compares kinds and sizes.
     _check_columns(categorical_columns)
     return [
         SharedEmbeddingColumn(
@@ -222,6 +223,7 @@ class SharedEmbeddingColumn(EmbeddingColumn):
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         sources = [innermost(column) for column in self.categorical_columns]
+        # Its ids are given: nothing is learned from all columns together.
         if _given_size(sources[0]) is not None:
             return super()._learn(table, sample_weight)
         joined, weight = _joined([s.key for s in sources], table, sample_weight)
@@ -318,6 +320,7 @@ def _joined(
             f"Columns with a shared embedding must all hold strings or all integers; "
             f"{strings[0]!r} holds strings and {integers[0]!r} integers. Convert one."
         )
+    # Behind the distinct values, where the code of a missing one, -1, finds it.
     no_value = np.array([None])
     width = max(cells.codes.size for cells in columns) // table.n_rows
     values = np.full((len(columns), table.n_rows, width), None)

@@ -371,6 +371,7 @@ def _kind_of(cells: Cells) -> str | None:
         return "number"
     if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
         return "string"
+    # The first cell that says something: the graph takes all cells of one kind.
     each = cells.flat if isinstance(cells, np.ndarray) else cells
     return next(filter(None, map(_kind_of_cell, each)), None)
 

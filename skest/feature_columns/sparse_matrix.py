@@ -138,6 +138,7 @@ class SparseMatrixColumn(CategoricalColumn):
         matrix = self._matrix(table)
         lengths = np.diff(matrix.indptr)
         return {
+            # A rectangle, see the notes; -1 and 0 stand behind the end of a row.
             self.encoded_key: pad(matrix.indices.astype(np.int64), lengths, -1),
             self.weight_key: pad(matrix.data, lengths, 0),
         }

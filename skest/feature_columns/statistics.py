@@ -3,14 +3,14 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import check_consistent_length
 
-_BLOCK = 2**16  # numbers of a piece, which a cache holds
+_BLOCK = 2**16  # numbers at a time, which a cache holds
 
 
 def mean_and_scale(
@@ -33,11 +33,6 @@ def mean_and_scale(
         Means, and standard deviations: 1 of a column whose numbers are all the same. NaN
         or infinite where the numbers are too large.
 
-    Notes
-    -----
-    A matrix without gaps is gone through in pieces, whose sums are joined as by Chan,
-    Golub and LeVeque (1982), instead of making copies of it.
-
     Examples
     --------
     >>> import numpy as np
@@ -51,7 +46,7 @@ def mean_and_scale(
         weight = None
     with np.errstate(over="ignore", invalid="ignore"):
         if weight is None and missing is None:
-            return _by_pieces(values)
+            return _without_copy(values)
         known = with_gaps(values, missing)
         scaler = StandardScaler().fit(known, sample_weight=weight)
     return scaler.mean_, scaler.scale_
@@ -63,38 +58,18 @@ def with_gaps(values: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
     return known.astype(np.float64, copy=False)
 
 
-def _by_pieces(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _without_copy(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a `StandardScaler` learns, which would copy the matrix twice."""
     n_rows, n_columns = values.shape
-    mean, squares = np.zeros(n_columns), np.zeros(n_columns)
-    for first, columns, piece in _pieces(values):
-        n = len(piece)
-        own = np.add.reduce(piece, axis=0, dtype=np.float64) / n
-        deviation = piece - own
-        np.multiply(deviation, deviation, out=deviation)
-        # Means and squares of pieces add up (Chan, Golub and LeVeque 1979).
-        shift = own - mean[columns]
-        mean[columns] += shift * (n / (first + n))
-        squares[columns] += np.add.reduce(deviation, axis=0)
-        squares[columns] += shift * shift * (first * n / (first + n))
-    variance = squares / n_rows
+    mean = np.add.reduce(values, axis=0, dtype=np.float64) / n_rows
+    step = max(1, _BLOCK // n_columns)
+    blocks = (values[row : row + step] for row in range(0, n_rows, step))
+    variance = sum(np.square(block - mean).sum(axis=0) for block in blocks) / n_rows
     # What rounding alone may leave of equal numbers, as StandardScaler has it.
     eps = np.finfo(np.float64).eps
     is_constant = variance <= n_rows * eps * variance + (n_rows * mean * eps) ** 2
+    is_constant &= np.isfinite(variance)  # numbers too large to square are no constant
     return mean, np.where(is_constant, 1, np.sqrt(variance))
-
-
-def _pieces(values: np.ndarray) -> Iterator[tuple[int, slice, np.ndarray]]:
-    """Yield pieces as they are in memory: the first row, the columns, the numbers."""
-    n_rows, n_columns = values.shape
-    if values.flags.c_contiguous or not values.flags.f_contiguous:
-        step = max(1, _BLOCK // n_columns)
-        for row in range(0, n_rows, step):
-            yield row, slice(None), values[row : row + step]
-        return
-    step = max(1, _BLOCK // n_rows)
-    for column in range(0, n_columns, step):
-        columns = slice(column, column + step)
-        yield 0, columns, values[:, columns]
 
 
 # As many as QuantileTransformer of scikit-learn takes.
@@ -241,43 +216,6 @@ def smoothly_clipped(values: np.ndarray) -> np.ndarray:
     return values / np.sqrt(1 + np.square(values / 3))
 
 
-_ROWS = 64  # that are reduced as one
-
-
-def extremes(values: np.ndarray) -> np.ndarray:
-    """Return the least and the greatest number of each column.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows, n_columns)
-        Numbers, of one row at least.
-
-    Returns
-    -------
-    ndarray of shape (2, n_columns)
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skest.feature_columns.statistics import extremes
-    >>> extremes(np.array([[1.0, 5.0], [3.0, 4.0], [2.0, 6.0]]))
-    array([[1., 4.],
-           [3., 6.]])
-    """
-    return np.stack([_reduced(np.minimum, values), _reduced(np.maximum, values)])
-
-
-def _reduced(function: np.ufunc, values: np.ndarray) -> np.ndarray:
-    """Reduce the rows, many of them side by side: a row by itself is short."""
-    n_rows, n_columns = values.shape
-    whole = n_rows - n_rows % _ROWS
-    if whole and values.flags.c_contiguous:
-        wide = function.reduce(values[:whole].reshape(-1, _ROWS * n_columns), axis=0)
-        values = np.concatenate([wide.reshape(_ROWS, n_columns), values[whole:]])
-    reduced: np.ndarray = function.reduce(values, axis=0)
-    return reduced
-
-
 def is_finite(cells: np.ndarray) -> bool:
     """Tell whether all numbers are finite; at times the answer no is wrong.
 
@@ -300,36 +238,6 @@ def is_finite(cells: np.ndarray) -> bool:
     # The sum is finite only if all are; it is one pass that writes nothing.
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(np.add.reduce(cells, axis=None))
-
-
-_COLUMNS = 16  # a cache line of float32
-
-
-def copied_by_rows(values: np.ndarray, dtype: Any) -> np.ndarray:
-    """Return a copy whose rows are one behind the other: batches are made of rows.
-
-    Parameters
-    ----------
-    values : ndarray of shape (n_rows, n_columns)
-        Numbers; those of a frame come column behind column.
-    dtype : data type
-        Of the copy.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skest.feature_columns.statistics import copied_by_rows
-    >>> copied_by_rows(np.ones((3, 2), order="F"), "float32").flags.c_contiguous
-    True
-    """
-    if values.flags.c_contiguous or not values.flags.f_contiguous:
-        return values.astype(dtype, order="C")
-    copy = np.empty(values.shape, dtype)
-    # A few columns at a time, so that each line of the cache is written as a whole.
-    for start in range(0, values.shape[1], _COLUMNS):
-        columns = slice(start, start + _COLUMNS)
-        copy[:, columns] = values[:, columns]
-    return copy
 
 
 def summable(weights: np.ndarray) -> np.ndarray:
@@ -360,6 +268,7 @@ def summable(weights: np.ndarray) -> np.ndarray:
     >>> bool(weights[:3].sum() == weights[3:].sum())
     True
     """
+    # Multiples of one power of two are added without rounding up to 2**53.
     _, exponent = np.frexp(weights.max())
     shift = 52 - len(weights).bit_length() - exponent  # of each sum to less than 2**52
     return np.ldexp(np.rint(np.ldexp(weights, shift)), -shift)
@@ -493,6 +402,8 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
     >>> learned_starts("distinct:48", Known(gains, None, None))
     array([ 0., 10., 99.])
     """
+    # Candidates come from the rule; what follows merges bins that would learn from few
+    # rows.
     kind, n = rule.split(":")
     distinct, counts = _counted(known)
     below = np.concatenate([[0], counts.cumsum()])

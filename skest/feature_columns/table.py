@@ -107,6 +107,7 @@ class Table:
             if X.table is None:
                 X.table = cls(dict(X))
             return X.table
+        # No __init__, which Python would call again for a Table that is given.
         table = super().__new__(cls)
         table._aliases, table._found, table._nameless = {}, {}, None
         table.feature_names = table.whole_key = table.target = None
@@ -177,6 +178,8 @@ class Table:
             self._source = dict(zip(feature_names, columns, strict=True))
         else:
             named = {f"x{i}": column for i, column in enumerate(columns)}
+            # Views of one array: a column has two keys, and all of them together a
+            # third.
             self._source = {"x": array, **named, **dict(enumerate(columns))}
             self.whole_key = "x"
 
@@ -210,6 +213,8 @@ class Table:
             If X has no such column.
         """
         value = self._source.get(key)
+        # Arrays and Series are as they will be read; series of other libraries are read
+        # once.
         if isinstance(value, Cells):
             return value
         return self._once(("cells", key), lambda: self._read(key))
@@ -251,6 +256,8 @@ class Table:
             matrix = scipy.sparse.csr_array(self._source[key], copy=True)
             matrix.data = numbers(matrix.data, key)
         matrix = matrix.astype(np.result_type(matrix.dtype, np.float32))
+        # Zeros that are stored would be ids of the row, and longer rows make a wider
+        # table.
         matrix.sum_duplicates()
         matrix.eliminate_zeros()
         return matrix
@@ -328,6 +335,7 @@ class Table:
         learn : callable
             Takes nothing.
         """
+        # Wide & deep models have a column of the same cells in either part.
         weight, result = self._found.get(what, (None, None))
         if what not in self._found or not _are_equal(weight, sample_weight):
             result = learn()

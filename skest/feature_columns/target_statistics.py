@@ -161,6 +161,7 @@ class TargetStatisticsColumn(DenseColumn):
                 f"Column {self.name!r} takes one category in each cell; "
                 f"got {ids.shape[1]}. Use an embedding_column for several."
             )
+        # -1 becomes the last row, which is that of cells without id.
         return ids[:, 0] % (categorical.num_buckets + 1)
 
     def _statistics(
@@ -191,6 +192,7 @@ class TargetStatisticsColumn(DenseColumn):
         """Return for each fold of the rows what is learned from the other folds."""
         levels = self._levels(self.categorical, table)
         values = _numbers_of(table.target, self.classes_, table.n_rows)
+        # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.
         fold = generator.permutation(np.arange(table.n_rows) % _FOLDS)
         result = np.empty((table.n_rows, self.size), np.float32)
         for number in range(_FOLDS):

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of values that a vocabulary lists: given, learned, or in a text file."""
+"""Columns of values that a vocabulary lists, which is given or learned."""
 
-import os
-import re
 from collections import Counter
 from collections.abc import Collection, Sequence, Set
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from itertools import repeat
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,6 +118,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         vocabulary = self.vocabulary
         found = map(vocabulary.get, distinct.tolist(), repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
+        # Behind the vocabulary come the buckets, as in index_table_from_tensor of
+        # TensorFlow.
         unknown = np.flatnonzero(ids < 0)
         if self.num_oov_buckets and len(unknown):
             spread = bucket_ids(distinct[unknown], self.num_oov_buckets)
@@ -133,6 +132,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         """Return the ids; of a row without value, the first may be the missing one."""
         ids, present = super().ids(table)
         if self.missing_bucket:
+            # In the first place of the row, so that the bucket is looked up once for a
+            # row.
             ids[~present.any(axis=1), 0] = self._missing_id
         return ids, present
 
@@ -150,6 +151,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         if not self.unknown_rate:
             return {}
         ids, present = self.ids(table)
+        # As ml4ir does: the vector of unknown values is trained on known ones that are
+        # hidden.
         hidden = present & (generator.random(ids.shape) < self.unknown_rate)
         buckets = generator.integers(self.num_oov_buckets, size=ids.shape)
         ids = np.where(hidden, len(self.vocabulary) + buckets, ids)
@@ -181,6 +184,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         names = {str(value): None for value in self.vocabulary}
         others = [f"oov{i}" for i in range(self.num_oov_buckets)]
         others += ["missing"] * self.missing_bucket
+        # Names of outputs have to differ; those of values stay as they are.
         while any(name in names for name in others):
             others = [f"_{name}" for name in others]  # a value has the name of a bucket
         return [*names, *others]
@@ -386,6 +390,7 @@ class VocabularyListColumn(VocabularyColumn):
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
+        # repr, for 1 (a count) and 1.0 (a share) are equal and mean different things.
         chosen = (repr(self.min_frequency), self.max_categories)
         vocabulary = table.learned(
             ("vocabulary", self.key, self.delimiter, self.dtype, chosen),
@@ -437,6 +442,7 @@ class VocabularyListColumn(VocabularyColumn):
             weight = summable(sample_weight)
             counted &= (sample_weight > 0)[:, np.newaxis]
             weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
+            # Of all cells: one without a value counts, too.
             total = float(weight.sum())
         codes, size = codes[counted], len(cells.distinct)
         occurring = np.flatnonzero(np.bincount(codes, minlength=size))
@@ -460,192 +466,3 @@ def _kind_of_values(values: list[Any]) -> str | None:
         return "string"
     integers = (isinstance(v, Integral) and not isinstance(v, bool) for v in values)
     return "int64" if values and all(integers) else None
-
-
-# No more digits than 64 bits can have.
-_INTEGER = re.compile("-?[0-9]{1,19}")
-
-
-def categorical_column_with_vocabulary_file(
-    key: Key,
-    vocabulary_file: str | os.PathLike[str],
-    vocabulary_size: int | None = None,
-    dtype: str = "string",
-    default_value: int | None = None,
-    num_oov_buckets: int = 0,
-    *,
-    delimiter: str | None = None,
-) -> "VocabularyFileColumn":
-    r"""Strings or integers of a vocabulary that a text file lists.
-
-    The id of a value is the number of its line, from 0. A value that is not in the file
-    has no id, unless `default_value` or `num_oov_buckets` give it one. A missing cell
-    (None, NaN, "" or the integer -1) never has an id.
-
-    The file is read by `fit`, anew each time, and the column keeps the vocabulary: pickles
-    and copies of it, and models that contain it, need no file. A column that is used
-    without `fit` keeps nothing and reads the file at every use.
-
-    Parameters
-    ----------
-    key : str or int
-        Name of the raw column, or its position in an array.
-    vocabulary_file : str or path
-        A text file in UTF-8 with one value in each line; lines end with "\n" or
-        "\r\n". Spaces belong to the value. An empty line takes an id that no cell
-        has. A value must not occur twice. An integer is written as in "-42", in digits
-        from 0 to 9, without spaces, "+" or "_".
-    vocabulary_size : int or None, default=None
-        Take so many lines from the beginning of the file; None takes all.
-    dtype : {"string", "int64"}, default="string"
-        Type of the values, which the cells must have.
-    default_value : int or None, default=None
-        Id of all values out of vocabulary; None and -1 are no id.
-    num_oov_buckets : int, default=0
-        Number of further ids, from the size of the vocabulary up, over which values out
-        of vocabulary are spread by their hash. Excludes `default_value`.
-    delimiter : str or None, default=None
-        Where strings are split into several values, e.g. "|" for "a|b|c"; empty parts
-        are missing. Without, a cell has several values if it is a list.
-
-    Returns
-    -------
-    VocabularyFileColumn
-
-    Raises
-    ------
-    ValueError, TypeError
-        If a parameter is wrong. What is wrong with the file is said when it is read.
-
-    Notes
-    -----
-    The semantics are those of
-    ``tf.feature_column.categorical_column_with_vocabulary_file``, except that a byte
-    order mark at the beginning of the file is left out.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> from skest.feature_columns import categorical_column_with_vocabulary_file
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = pathlib.Path(folder, "colors.txt")
-    ...     _ = path.write_text("red\ngreen\n")
-    ...     column = categorical_column_with_vocabulary_file("color", path)
-    ...     column = column.fit({"color": ["green"]})
-    >>> column.encode({"color": ["green", "blue"]})["color_ids"]
-    array([[ 1],
-           [-1]])
-    """
-    return VocabularyFileColumn(
-        key,
-        vocabulary_file,
-        vocabulary_size,
-        dtype,
-        default_value,
-        num_oov_buckets,
-        delimiter=delimiter,
-    ).validated()
-
-
-@dataclass(eq=False, repr=False)
-class VocabularyFileColumn(VocabularyColumn):
-    """Column made by `categorical_column_with_vocabulary_file`, see there.
-
-    Attributes
-    ----------
-    vocabulary_ : dict of str or int to int
-        Ids of the values, in order of the ids.
-    """
-
-    key: Key
-    vocabulary_file: str | os.PathLike[str]
-    vocabulary_size: int | None = None
-    dtype: str = "string"
-    default_value: int | None = None
-    num_oov_buckets: int = 0
-    _: KW_ONLY
-    delimiter: str | None = None
-
-    @property
-    def vocabulary(self) -> dict[Any, int]:
-        """Ids of the values; before `fit`, the file is read for them."""
-        return self.vocabulary_ if "vocabulary_" in vars(self) else self._read()
-
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        return {"vocabulary_": self._read()}
-
-    def _validate(self) -> None:
-        owner = f"vocabulary column {self.key!r}"
-        check_key(self.key, owner)
-        if not isinstance(self.vocabulary_file, str | os.PathLike):
-            raise TypeError(
-                f"'vocabulary_file' of {owner} must be the path of a file; got "
-                f"{self.vocabulary_file!r}."
-            )
-        check_choice(self.dtype, "dtype", owner, ("string", "int64"))
-        self._validate_unknown(owner)
-        check_delimiter(self.delimiter, owner, self.dtype)
-        if self.vocabulary_size is not None:
-            check_integer(self.vocabulary_size, "vocabulary_size", owner, minimum=1)
-            self._check_default(self.vocabulary_size)
-
-    def _read(self) -> dict[Any, int]:
-        path = Path(self.vocabulary_file)
-        file = f"The vocabulary file '{path}' of column {self.key!r}"
-        lines = read_lines(path, file)
-        size = self.vocabulary_size or len(lines)
-        if not lines or len(lines) < size:
-            raise ValueError(
-                f"{file} has {len(lines)} lines, but {size or 'at least 1'} are expected. "
-                "Give the right file, or another 'vocabulary_size'."
-            )
-        values = lines[:size]
-        if self.dtype == "int64":
-            values = [_as_integer(v, i, file) for i, v in enumerate(values, start=1)]
-        vocabulary = {value: i for i, value in enumerate(values)}
-        if len(vocabulary) < size:
-            # A dictionary keeps the last of equal keys, so that the first one finds
-            # another line.
-            first = next(i for i, value in enumerate(values) if vocabulary[value] > i)
-            second = vocabulary[values[first]]
-            raise ValueError(
-                f"{file} must have no duplicates; lines {first + 1} and {second + 1} "
-                f"hold {values[first]!r}. Remove one of them."
-            )
-        self._check_findable(vocabulary, file)
-        self._check_default(size)
-        return vocabulary
-
-
-def read_lines(path: Path, file: str) -> list[Any]:
-    """Return the lines of a text file without their ends.
-
-    Only a line feed, maybe with a return before it, ends a line. Errors, all ValueError,
-    call the file `file`.
-    """
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise ValueError(
-            f"{file} cannot be read ({error.strerror}). Give the path of a text "
-            "file with one value in each line."
-        ) from error
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise ValueError(
-            f"{file} is not in UTF-8; line {line} has the byte "
-            f"{error.object[error.start]:#x}. Convert the file."
-        ) from error
-    lines = text.replace("\r\n", "\n").split("\n")
-    # A line feed ends the last line, and begins no further one.
-    return lines[:-1] if lines[-1] == "" else lines
-
-
-def _as_integer(value: str, line: int, file: str) -> int:
-    integer = int(value) if _INTEGER.fullmatch(value) else 2**63
-    if not -(2**63) <= integer < 2**63:
-        raise ValueError(
-            f"{file} must hold integers of 64 bits, because dtype='int64'; line {line} "
-            f"is {value!r}. Write integers in digits from 0 to 9, such as '-42'."
-        )
-    return integer

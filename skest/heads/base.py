@@ -143,6 +143,14 @@ class Head(ABC):
             regularization_losses or ()
         )
 
+    def _note_regularization(
+        self, eval_metrics: Mapping[str, Any], losses: Sequence[Any] | None
+    ) -> None:
+        """Add regularization losses, if there are any, to their metric."""
+        if losses:
+            total = torch.as_tensor(sum(losses))
+            eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
+
     def _metric_name(self, key: str) -> str:
         return f"{key}/{self.name}" if self.name else key
 
@@ -231,6 +239,7 @@ prediction_hooks, lr_scheduler, clip_norm
         TypeError
             If a regularization loss is neither a function nor a constant.
         """
+        # A network for prediction may end in plain logits.
         if mode == ModeKeys.TRAIN:
             self.check_network(network)
         if mode != ModeKeys.PREDICT:

@@ -100,6 +100,7 @@ class SingleLabelHead(SingleTaskHead):
             PredictionKeys.CLASSES: lambda z: self._names[
                 self._class_ids(z).cpu().numpy()
             ],
+            # Views of one row: a thousand classes times all rows would not be small.
             PredictionKeys.ALL_CLASS_IDS: lambda z: ids.to(z.device).expand(rows(z)),
             PredictionKeys.ALL_CLASSES: lambda z: np.broadcast_to(self._names, rows(z)),
         }
@@ -201,6 +202,7 @@ class BinaryClassHead(SingleLabelHead):
             MetricKeys.RECALL: Recall(),
             MetricKeys.PREDICTION_MEAN: Mean(),
             MetricKeys.LABEL_MEAN: Mean(),
+            # What a model that always says the more frequent class would reach.
             MetricKeys.ACCURACY_BASELINE: BinaryBaseline(),
             MetricKeys.AUC: AUC(),
             MetricKeys.AUC_PR: AUC("PR"),

@@ -156,6 +156,7 @@ def with_columns(
     ValueError
         If the last dimension differs.
     """
+    # Keras and tf.estimator take (n,) and (n, 1) for the same.
     if n_columns == 1:
         if array.ndim == (1 if ndim is None else ndim - 1):
             return array[..., None]
@@ -265,6 +266,7 @@ def vocabulary_ids(
             "vocabulary."
         )
     names = array.ravel()
+    # tf.string is bytes, and so are strings that come out of TFRecords.
     if isinstance(names[0], bytes):
         names = np.char.decode(names.astype("S"), "utf-8")
     ids = vocabulary_index(vocabulary).get_indexer(pd.Index(names.astype(object)))

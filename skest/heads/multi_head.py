@@ -168,6 +168,8 @@ class MultiHead(Head):
             If a head has no labels or logits, shapes don't match or weights are missing.
         """
         losses = self._losses(labels, logits, features)
+        # MultiHead.loss of TensorFlow: head_weights weigh the sum, "loss/<head>" is
+        # without them.
         factors = zip(self._factors, losses.values(), strict=True)
         return torch.stack([factor * loss for factor, loss in factors]).sum()
 
@@ -301,13 +303,13 @@ class MultiHead(Head):
             part, of_head = parts[name], given[name]
             if not isinstance(of_head, Tensor):
                 of_head = _encode_beside(head, part, of_head)
+            # tf.estimator.MultiHead has the losses of its heads as metrics, each the
+            # mean over batches.
             encoded, known = labels_and_known(of_head)
             loss = head.compute_loss(encoded, part, features, known)
             eval_metrics[_loss_name(head)].update(loss)
             head.update_metrics(eval_metrics, encoded, part, features, known=known)
-        if regularization_losses:
-            total = torch.as_tensor(sum(regularization_losses))
-            eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
+        self._note_regularization(eval_metrics, regularization_losses)
 
     # Entries by head
 
@@ -325,6 +327,7 @@ class MultiHead(Head):
                 f"those of {_listed(self._by_name)} side by side; got "
                 f"{tuple(logits.shape)}."
             )
+        # In the order of the heads, as MultiHead of TensorFlow splits them.
         sizes = [head.logits_dimension for head in self.heads]
         return dict(zip(self._by_name, logits.split(sizes, dim=-1), strict=True))
 
@@ -452,6 +455,7 @@ def encode_with_gaps(
     """
     if isinstance(labels, Mapping) and labels.keys() == {_LABELS, _KNOWN}:
         return dict(labels)
+    # A list of lists is one list of classes for each row, not a matrix.
     if isinstance(head, MultiLabelHead):
         labels = as_cells(labels)
     array = _as_array(labels)

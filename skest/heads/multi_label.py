@@ -171,6 +171,7 @@ class MultiLabelHead(SingleTaskHead):
         TypeError
             If they are of the wrong type.
         """
+        # Dense from here on: the loss looks at each class of each row.
         if scipy.sparse.issparse(labels):
             labels = labels.toarray()
         elif isinstance(labels, Tensor):
@@ -201,6 +202,7 @@ class MultiLabelHead(SingleTaskHead):
                     f"{_INDICATORS}"
                 )
             check_range(ids, self.n_classes - 1, self._title, "ids of classes")
+            # [[0, 1, 1], ...] for three classes: indicators that came as lists.
             if ids.max() < 2 < self.n_classes == min(map(len, cells)):
                 raise ValueError(
                     f"{self._title} needs lists of class ids; got {cells[0]!r}, which is "
@@ -235,6 +237,7 @@ class MultiLabelHead(SingleTaskHead):
             **threshold_metrics(self._thresholds),
         }
         for name in self._metric_classes.values():
+            # Names of tf.estimator: "probability_mean/<class>", "auc/<class>".
             metrics[f"{_PROBABILITY_MEAN}/{name}"] = Mean()
             metrics[f"{MetricKeys.AUC}/{name}"] = AUC()
             metrics[f"{MetricKeys.AUC_PR}/{name}"] = AUC("PR")

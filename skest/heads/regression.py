@@ -89,6 +89,7 @@ class RegressionHead(SingleTaskHead):
 
     def _encode_array(self, array: np.ndarray, is_encoded: bool) -> np.ndarray:
         values = numbers(array, self._title)
+        # One NaN among the labels would make all variables NaN.
         finite = np.isfinite(values)
         if not finite.all():
             raise ValueError(

@@ -110,6 +110,7 @@ default="log_uniform"
         weight = torch.empty(n_classes, in_features, dtype=dtype)
         bias = torch.empty(n_classes, 1, dtype=dtype)
         if initialize:
+            # As tf.keras.layers.Dense, whose rows are these columns.
             nn.init.xavier_uniform_(weight, generator=generator)
             nn.init.zeros_(bias)
         self.weight = row_table(weight)
@@ -150,6 +151,7 @@ default="log_uniform"
             generator=self.generator,
             device=self.edges.device,
         )
+        # An integer, so that no type of the network rounds a rare class away.
         ids = torch.searchsorted(self.edges, draws, right=True) - 1
         widths = (self.edges[ids + 1] - self.edges[ids]).to(
             torch.promote_types(self.weight.dtype, torch.float32)
@@ -385,6 +387,7 @@ default="log_uniform"
                 f"'top_k' of {self._title} must be at most the number of classes, "
                 f"{n_classes}; got {top_k}."
             )
+        # To refuse what is wrong now; the layer computes them for itself.
         class_shares(class_distribution, n_classes, self._title)
         self.num_sampled = num_sampled
         self.class_distribution = class_distribution
@@ -489,6 +492,7 @@ default="log_uniform"
             labels, logits["hidden"], 1, self._title, "a hidden layer"
         )
         candidates = sampled_logits(labels, logits)  # that of the label is the first
+        # Softmax cross-entropy among the candidates, of which the label is number 0.
         losses, weights = self._losses(
             torch.zeros_like(labels), candidates, features, known
         )

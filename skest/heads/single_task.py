@@ -252,6 +252,8 @@ default="sum_over_batch_size"
             If shapes don't match or the weights are missing.
         """
         labels = self._matched(labels, logits)
+        # As tf.losses with Reduction.SUM_OVER_BATCH_SIZE: the divisor is the number of
+        # rows.
         losses, weights = self._losses(labels, logits, features, known)
         return reduce_loss(losses, weights, self.loss_reduction)
 
@@ -301,6 +303,8 @@ default="sum_over_batch_size"
         check_dense(labels, self._title)
         self._check_logits(logits)
         labels = matched_labels(labels, logits, self._label_dimension, self._title)
+        # Cross-entropy of classes takes int64; all other losses compute with the
+        # logits.
         return labels if self._labels_are_ids else labels.to(logits.dtype)
 
     def _check_logits(self, logits: Any) -> None:
@@ -408,6 +412,7 @@ default="sum_over_batch_size"
             If something is of the wrong type.
         """
         self._check_logits(logits)
+        # A tensor was encoded and checked as a table before the first step.
         if not isinstance(labels, Tensor):
             labels = self._encode_beside(logits, labels)
         labels = self._matched(labels, logits)
@@ -416,9 +421,7 @@ default="sum_over_batch_size"
         inputs[MetricKeys.AVERAGE_LOSS] = (losses,)
         for key, arguments in inputs.items():
             eval_metrics[self._metric_name(key)].update(*arguments, weights)
-        if regularization_losses:
-            total = torch.as_tensor(sum(regularization_losses))
-            eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
+        self._note_regularization(eval_metrics, regularization_losses)
 
 
 _NEEDED = ("labels", "logits")

@@ -110,6 +110,8 @@ class Run:
         self._save = save
         self._refresh = refresh
         self._summary_dir = summary_dir
+        # One for each directory: two writers of one would make two files, and
+        # TensorBoard reads the newest.
         self._writers: dict[Path | None, SummaryWriter] = {}
 
     @property
@@ -214,6 +216,7 @@ def check_overrides(kind: type, base: type) -> None:
         called = vars(base).get(name)
         if not (isinstance(method, FunctionType) and isinstance(called, FunctionType)):
             continue
+        # Here, where a class is defined, and not in the first step of a training.
         arguments = inspect.signature(called).parameters
         signature = inspect.signature(method)
         try:
@@ -336,6 +339,7 @@ class EpochwiseHook(Hook):
         self._has_begun = False
         self._n_steps = 0
         if run.table is not None:
+            # A training that was interrupted goes on within an epoch.
             self._n_steps = run.table.n_skipped % run.table.steps_per_epoch
 
     def before_step(self, run: Run) -> None:
@@ -415,6 +419,7 @@ class Timer:
 
         It is, the first time asked, and when training went back behind the last event.
         """
+        # As SecondOrStepTimer, which triggers at the first step.
         if self._last_step is None or step < self._last_step:
             return True
         if step == self._last_step:

@@ -71,6 +71,7 @@ class EarlyStoppingHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Ask the rule whether training ended earlier."""
+        # Else an evaluator that has ended the training would see it begin again.
         self._timer = Timer(*self._interval)
         self._ask(run)
 
@@ -350,6 +351,7 @@ class _MetricRule:
 
     def __call__(self, run: Run) -> str | None:
         """Judge the results that there are; they are read when they have changed."""
+        # A stat, so that it costs nothing to ask often.
         version = version_of_eval_results(self._directory)
         if version != self._version:
             self._results = read_eval_results(self._directory)
@@ -405,6 +407,8 @@ def _no_progress(max_steps: int, better: _Compare, change: str) -> _Judge:
             if not math.isnan(value) and (best is None or better(value, best)):
                 best, best_step = value, step
         latest = max(values)
+        # As no_increase of tf.estimator: steps between evaluations count, not
+        # evaluations.
         if latest - best_step < max_steps:
             return None
         return f"did not {change} from step {best_step} to step {latest}"

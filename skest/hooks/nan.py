@@ -56,6 +56,7 @@ class NanLossHook(Hook):
             if math.isnan(loss.item()):
                 self._tell(run, run.global_step, run.batch, run.n_taken)
             return
+        # The batch is kept to be told about; ten batches on a GPU are little memory.
         run.unread_losses[run.global_step] = (loss, run.batch, run.n_taken)
         if len(run.unread_losses) >= _LOSSES_AT_ONCE:
             self._look(run)
@@ -144,6 +145,7 @@ def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
         )
     if not columns:
         return "Its batch has no floating-point numbers. " + _remedy([])
+    # An overflow mostly begins with large inputs.
     columns.sort(key=lambda column: column.largest, reverse=True)
     largest = _listed([f"{c.largest:.3g} in {c.name}" for c in columns])
     return (

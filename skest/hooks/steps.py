@@ -102,6 +102,7 @@ class CheckpointSaverHook(Hook):
             listener.begin(run)
         if self._timer is not None:
             self._timer.mark(run.global_step)
+            # tf.estimator saves step 0, too: an evaluator has something to begin with.
             self._save(run, is_saved=run.saved_step == run.global_step)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -132,6 +133,8 @@ class CheckpointSaverHook(Hook):
             return  # the last checkpoint before it stays
         for listener in self.listeners:
             listener.before_save(run)
+        # A checkpoint of a training that is over says so: the next call starts its
+        # input anew.
         self._saved_as_finished = run.should_stop
         if not is_saved:
             run.save_checkpoint()
@@ -267,6 +270,8 @@ class GlobalStepWaiterHook(Hook):
             return
         said_at = -_SECS_BETWEEN_LINES
         while not run.should_stop:
+            # As GlobalStepWaiterHook of TensorFlow, which reads the variable of the
+            # parameter servers.
             if max(run.global_step, read_step() or 0) >= self._wait_until:
                 break
             if time.monotonic() - said_at >= _SECS_BETWEEN_LINES:

@@ -121,6 +121,7 @@ class SummaryWriter:
         """Return what has not been written at a step, and note that it is now."""
         if not self.is_enabled:
             return {}
+        # Two hooks may write one value at one step, and TensorBoard would draw both.
         fresh = {n: v for n, v in values.items() if self._written.get(n) != step}
         self._written |= dict.fromkeys(fresh, step)
         return fresh

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from skest.core.random import draws_from_global_generator
+from skest.core.random import draws_from_global_generator, restorer
 from skest.hooks.base import Hook, Run, Timer
 from skest.hooks.summaries import (
     MISSING_TENSORBOARD,
@@ -111,6 +111,7 @@ class SummarySaverHook(Hook):
 
     def before_step(self, run: Run) -> None:
         """See whether summaries are due, and take those of the state before the step."""
+        # The step to come: its gradients have to be asked for before it is taken.
         self._is_due = self._timer.is_due(run.global_step + 1)
         if self._is_due:
             self._scalars |= learning_rates(run.spec)
@@ -242,24 +243,15 @@ def without_traces(spec: EstimatorSpec) -> Iterator[None]:
         Model in training.
     """
     network = spec.network or nn.Module()
-    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
-    generators = [(g, g.get_state()) for g in _generators(spec, network)]
+    lent: list[torch.Generator] = []
+    if draws_from_global_generator(network, spec.loss, *spec.optimizers):
+        # The run has borrowed them; otherwise they are other people's.
+        devices = {p.device for p in network.parameters() if p.is_cuda}
+        on_gpus = [torch.cuda.default_generators[d.index or 0] for d in devices]
+        lent = [torch.default_generator, *on_gpus]
+    restore = restorer(network, *lent)
     try:
         with torch.no_grad():
             yield
     finally:
-        for buffer, before in buffers:
-            buffer.copy_(before)
-        for generator, state in generators:
-            generator.set_state(state)
-
-
-def _generators(spec: EstimatorSpec, network: nn.Module) -> list[torch.Generator]:
-    own = [getattr(module, "generator", None) for module in network.modules()]
-    found = [g for g in own if isinstance(g, torch.Generator)]
-    if draws_from_global_generator(network, spec.loss, *spec.optimizers):
-        # The run has borrowed them; otherwise they are other people's.
-        found.append(torch.default_generator)
-        devices = {p.device for p in network.parameters() if p.is_cuda}
-        found += [torch.cuda.default_generators[d.index or 0] for d in devices]
-    return list(dict.fromkeys(found))
+        restore()

@@ -134,6 +134,7 @@ class ArrayDataset:
         ArrayDataset
             It shares the arrays, or is the same object if nothing differs.
         """
+        # The same object keeps what was read of its features.
         if n_elements == 0 and list(seeds) == self.seeds:
             return self
         dataset = copy.copy(self)
@@ -170,6 +171,8 @@ class ArrayDataset:
         >>> [batch["x"].tolist() for batch in part]
         [[0, 2], [4]]
         """
+        # Every n-th row and no block of them: of a sorted table, each worker would have
+        # labels of its own kind.
         rows = context.part_of(self.n_rows, "row")
         dataset = copy.copy(self)
         dataset._n_drawn = len(range(self.n_rows)[rows])
@@ -254,6 +257,8 @@ class ArrayDataset:
         generator = np.random.Generator(np.random.PCG64(entropy))
         if self._shares is None:
             return generator.permutation(self.n_rows)
+        # By the inverse of the distribution function: np.random.choice checks and
+        # copies the shares.
         draws = generator.random(self.rows_per_epoch) * self._shares[-1]
         # A draw may round up to the sum.
         last = len(self._shares) - 1

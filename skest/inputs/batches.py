@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from skest.core.console import said_if_long
 from skest.feature_columns.cells import as_cells
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
-from skest.inputs.loaders import SeededLoader
+from skest.inputs.loaders import repeatable
 from skest.inputs.pipeline import Resumable
 
 _END = object()
@@ -53,8 +53,7 @@ class Source:
     def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
         if not isinstance(data, ArrayDataset):
             check_batches(data)
-        if isinstance(data, DataLoader) and data.generator is None:
-            data = SeededLoader(data)
+            data = repeatable(data)
         # An ArrayDataset is one, and to ask if anything is one takes long.
         resumable = data if isinstance(data, ArrayDataset | Resumable) else None
         self._kind = resumable.kind if resumable is not None else type(data).__name__
@@ -104,6 +103,7 @@ class Source:
             If the data end before the position to go on from.
         """
         n_skipped = self._n_skipped
+        # Without reading what was trained on; other iterables are gone through.
         if n_skipped and self._can_jump:
             self.close()
             self._opened = iter(self._data.resumed(n_skipped, self._seeds))

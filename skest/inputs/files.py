@@ -115,6 +115,8 @@ class FileBatches:
 
     def __iter__(self) -> Iterator[Any]:
         skip, first = self.n_skipped, 0
+        # Whole epochs are passed over without reading, where the number of rows is
+        # known.
         if self._n_rows:
             first, skip = divmod(skip, -(-self._n_rows // self.batch_size))
         epochs = count() if self.num_epochs is None else range(self.num_epochs)
@@ -149,6 +151,8 @@ class FileBatches:
         rng = np.random.default_rng(
             np.random.SeedSequence(self.seed, spawn_key=(epoch,))
         )
+        # As tf.data's shuffle: a buffer, so that memory has a bound whatever the size
+        # of the files.
         wanted = max(self.shuffle_buffer, self.batch_size)
         waiting, n_waiting = [], 0
         for batch in self._read(rng):
@@ -208,6 +212,7 @@ def _joined(tables: list[Any]) -> Any:
     """Return one table; dictionaries may differ between parts."""
     import pyarrow as pa
 
+    # Each file numbers its categories by itself.
     return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 

@@ -291,6 +291,7 @@ def parquet_input_fn(
     scan = pa.dataset.ParquetFragmentScanOptions(
         use_buffered_stream=True, pre_buffer=False
     )
+    # Files without rows count for nothing, not even for the types of the columns.
     fragments = [f for f in _fragments(pa, files, "parquet") if f.metadata.num_rows]
     groups = [g for f in fragments for g in f.split_by_row_group() if _n_rows(g)]
     return _input_fn(

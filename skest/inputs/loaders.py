@@ -98,19 +98,30 @@ class SeededLoader:
         yield from islice(batches, self._n_skipped, None)
 
 
+def repeatable(data: Any) -> Any:
+    """Return data, of a DataLoader without a generator a `SeededLoader`."""
+    is_plain = isinstance(data, DataLoader) and data.generator is None
+    return SeededLoader(data) if is_plain else data
+
+
+def _changed(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+    """Return a copy; workers that persist are those of the original."""
+    loader = copy.copy(loader)
+    # Its attributes can't be assigned: a loader refuses another sampler.
+    vars(loader).update(changes, _iterator=None)
+    return loader
+
+
 def _with_generator(
     loader: DataLoader[Any], generator: torch.Generator
 ) -> DataLoader[Any]:
     """Return a copy of `loader` as if it had been made with `generator`."""
-    loader = copy.copy(loader)
-    # These can't be assigned: a loader refuses another sampler.
-    vars(loader).update(
+    return _changed(
+        loader,
         generator=generator,
         sampler=_sampler_with(generator, loader.sampler),
         batch_sampler=_sampler_with(generator, loader.batch_sampler),
-        _iterator=None,  # workers that persist are those of the original
     )
-    return loader
 
 
 def _sampler_with(generator: torch.Generator, sampler: Any) -> Any:
@@ -179,16 +190,15 @@ def shard_loader(
     # It takes the part of its process by itself.
     if isinstance(rows, DistributedSampler):
         return loader
+    # A subclass may batch rows by their length, say: then its batches are dealt out,
+    # not its rows.
     is_known = type(index) is BatchSampler or index is rows
     own: Any = _own_rows(rows, context) if is_known else None
     if own is None:
         own = EveryNth(index, context)
     elif index is not rows:
         own = BatchSampler(own, index.batch_size, index.drop_last)
-    loader = copy.copy(loader)
-    # These can't be assigned: a loader refuses another sampler.
-    vars(loader).update({name: own, "_iterator": None})
-    return loader
+    return _changed(loader, **{name: own})
 
 
 def _own_rows(sampler: Any, context: InputContext) -> Any:

@@ -9,12 +9,11 @@ from itertools import islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from torch.utils.data import DataLoader
 
 from skest.core.checks import check_integer
 from skest.core.random import seed_sequence
 from skest.inputs.input_context import InputContext
-from skest.inputs.loaders import SeededLoader
+from skest.inputs.loaders import SeededLoader, repeatable
 from skest.inputs.stages import (
     Batch,
     Cache,
@@ -158,6 +157,7 @@ class Pipeline:
         """
         if count is not None:
             _check(count, "count", "repeat")
+        # It would be empty from the second pass on.
         is_cached = any(isinstance(stage, Cache) for stage in self._stages)
         if not (is_cached or self.is_restartable):
             raise ValueError(
@@ -328,6 +328,7 @@ class Pipeline:
             return self
         pipeline, source = copy.copy(self), self._source
         seeds = [s.seed for s in self._stages if isinstance(s, Shuffle)]
+        # Workers that shuffle alike would draw alike.
         stages = _reseeded(self._stages, map(context.own_seed, seeds))
         part = source.for_worker(context) if hasattr(source, "for_worker") else None
         if part is not None:
@@ -349,6 +350,8 @@ class Pipeline:
         """Yield the elements behind the first stages."""
         if n_stages == 0:
             return _read(self._source, skip, epochs)
+        # From the end: each stage asks the one before it only for what its reader has
+        # not had.
         upstream = Upstream(
             lambda skip, epochs: closing(self._elements(n_stages - 1, skip, epochs)),
             self._length(n_stages - 1),
@@ -383,8 +386,7 @@ def _as_source(source: Any) -> Any:
         type(source), "columns"
     )
     if not is_table:
-        if isinstance(source, DataLoader) and source.generator is None:
-            return SeededLoader(source)
+        source = repeatable(source)
         if isinstance(source, Iterator):
             return _OneShot(source)
         if isinstance(source, Iterable) or callable(source) or _is_map_style(source):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from skest.config.cluster import TaskConfig
 from skest.inputs.batches import check_batches
 from skest.inputs.input_context import InputContext
-from skest.inputs.loaders import SeededLoader, shard_loader
+from skest.inputs.loaders import repeatable, shard_loader
 from skest.inputs.pipeline import Pipeline
 
 
@@ -38,6 +38,7 @@ def context_of(task: TaskConfig) -> InputContext | None:
     InputContext(num_input_pipelines=3, input_pipeline_id=2)
     """
     n_workers = task.num_worker_replicas
+    # Evaluators read all, and parameter servers nothing.
     if n_workers < 2 or not (task.is_chief or task.type == "worker"):
         return None
     return InputContext(n_workers, 0 if task.is_chief else task.index + 1)
@@ -96,8 +97,7 @@ def shard(data: Any, context: InputContext | None) -> Any:
     """
     if context is None or context.num_input_pipelines == 1:
         return data
-    if isinstance(data, DataLoader) and data.generator is None:
-        data = SeededLoader(data)
+    data = repeatable(data)
     part: Any = None
     if isinstance(data, DataLoader):
         part = shard_loader(data, context)
@@ -169,6 +169,7 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
             f"input_fn requires {', '.join(map(repr, missing))}, but only "
             f"{', '.join(_INPUT_FN_ARGUMENTS)} are passed (those that it names)."
         )
+    # A partial keeps its arguments in the signature, with the given values as defaults.
     bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
     wanted = parameters.keys() - bound.keys()
     return input_fn(**{k: v for k, v in available.items() if k in wanted})

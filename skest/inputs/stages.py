@@ -89,6 +89,8 @@ class Shuffle(Stage):
             yield from islice(self._drawn(before, epochs), skip, None)
 
     def _drawn(self, before: Iterator[Any], epochs: Epochs) -> Iterator[Any]:
+        # One stream for each pass of each `repeat`: a resumed training jumps into the
+        # middle.
         rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=epochs))
         buffer = list(islice(before, self.buffer_size))
         for element in before:
@@ -109,6 +111,7 @@ class Repeat(Stage):
 
     def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements of one pass after the other; an empty pass ends them."""
+        # Whole passes are skipped by division, if their length is known.
         known = upstream.length
         first, skip = divmod(skip, known) if known else (0, skip)
         for epoch in count(first) if self.count is None else range(first, self.count):
@@ -206,16 +209,12 @@ class Cache(Stage):
 
     def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements, in every pass those of the first."""
-        if not self._kept:
-            # The order of the first pass, also for a training that is resumed in a
-            # later one.
-            yield from self._filling(upstream, skip, (0,) * len(epochs))
-        else:
+        if self._kept:
             yield from islice(self._kept[0], skip, None)
-
-    def _filling(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+            return
         elements = []
-        with upstream.opened(0, epochs) as before:
+        # The order of the first pass, also for a training that is resumed in a later one.
+        with upstream.opened(0, (0,) * len(epochs)) as before:
             for element in before:
                 elements.append(element)
                 if len(elements) > skip:
@@ -259,7 +258,11 @@ def stack(rows: Sequence[Any]) -> Any:
         return {key: stack([row[key] for row in rows]) for key in first}
     if isinstance(first, tuple):
         for row in rows:
-            check_pairing(first, row)
+            if not isinstance(row, tuple) or len(row) != len(first):
+                raise ValueError(
+                    "The rows of a batch must be tuples of the same length; got "
+                    f"{first!r} and {row!r}."
+                )
         return tuple(stack(parts) for parts in zip(*rows, strict=True))
     if isinstance(first, Tensor):
         return torch.stack(list(rows))
@@ -267,15 +270,6 @@ def stack(rows: Sequence[Any]) -> Any:
         return as_array(rows)
     except ValueError:  # NumPy refuses to stack cells of different lengths
         return np.fromiter(rows, dtype=object, count=len(rows))
-
-
-def check_pairing(first: tuple[Any, ...], row: Any) -> None:
-    """Raise ValueError unless `row` is a tuple as long as the first."""
-    if not isinstance(row, tuple) or len(row) != len(first):
-        raise ValueError(
-            f"The rows of a batch must be tuples of the same length; got {first!r} and "
-            f"{row!r}."
-        )
 
 
 def unstack(batch: Any, start: int = 0) -> Iterator[Any]:
@@ -336,13 +330,15 @@ def prefetched(
     n_ahead : int
         How many elements may wait.
     """
+    # A semaphore counts what may wait; the queue itself has no bound, and never blocks
+    # at the end.
     slots, ready = threading.Semaphore(n_ahead), SimpleQueue[Any]()
     stopped = threading.Event()
 
     def work() -> None:
         try:
             with opened() as elements:
-                while not _has_to_stop(slots, stopped):
+                while slots.acquire() and not stopped.is_set():
                     element = next(elements, _END)
                     ready.put((element, None))
                     if element is _END:
@@ -368,9 +364,3 @@ def prefetched(
         # The garbage collector may close this in any thread.
         if thread is not threading.current_thread():
             thread.join()
-
-
-def _has_to_stop(slots: threading.Semaphore, stopped: threading.Event) -> bool:
-    """Wait for a free slot, and tell whether the consumer is gone."""
-    slots.acquire()
-    return stopped.is_set()

@@ -480,6 +480,7 @@ class _Training:
         if self._stopped or self._run.batch is None:
             return
         features, _ = self._run.batch
+        # Waits for the device in every step, as skorch does.
         self.net.history.record_batch("train_loss", loss.item())
         n_rows = count_rows(features, "features")
         self.net.history.record_batch("train_batch_size", n_rows)
@@ -510,6 +511,7 @@ class _Training:
 
     def finish(self) -> bool:
         """End the training; tell whether callbacks put other variables into it."""
+        # load_best and its like put variables in behind the last step.
         self._handle.remove()
         before = _versions(self._run.network)
         self.net.notify("on_train_end", X=None, y=None)

@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -19,6 +19,27 @@ from skest.keys import MetricKeys, PredictionKeys
 Predictions = Mapping[Any, NDArray[Any]]
 
 _WEIGHT = "weight"
+
+
+class Scored(NamedTuple):
+    """Predictions of a head for some rows, and what they are compared with.
+
+    Attributes
+    ----------
+    predictions : dict of ndarray
+        By key.
+    labels : object
+        Encoded labels.
+    weight : ndarray of shape (n_rows,), or None
+        Weights of the rows.
+    features : dict of Tensor, default=None
+        What the head reads beside the logits, encoded.
+    """
+
+    predictions: Predictions
+    labels: Any
+    weight: NDArray[Any] | None
+    features: Mapping[str, Any] | None = None
 
 
 class Target(ABC):
@@ -91,30 +112,21 @@ class Target(ABC):
         return predictions[self.proba_keys[0]] if self.proba_keys else None
 
     @abstractmethod
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
-        """Return what ``score`` says, for encoded labels that are all there."""
+    def score(self, rows: Scored) -> float:
+        """Return what ``score`` says, for labels that are all there."""
 
     @property
     def validation_keys(self) -> Sequence[Any]:
         """Predictions of the head that `validation_score` takes."""
         return self.loss_keys
 
-    def validation_score(
-        self,
-        predictions: Predictions,
-        labels: Any,
-        weight: NDArray[Any] | None,
-        scale: TargetScale | None = None,
-        features: Mapping[str, Any] | None = None,
-    ) -> float:
+    def validation_score(self, rows: Scored, scale: TargetScale | None = None) -> float:
         """Return the score that early stopping goes by: minus the mean loss.
 
         Of classes the best accuracy may be that of the majority. `scale` is that of
-        training, and `features` are what the head reads beside the logits, encoded.
+        training.
         """
-        return -self.mean_loss(predictions, labels, weight, features=features)
+        return -self.mean_loss(rows)
 
     def validation_loss(self, score: float) -> float:
         """Return a validation score in the unit of the training loss."""
@@ -131,19 +143,15 @@ class Target(ABC):
         return (PredictionKeys.LOGITS,)
 
     def mean_loss(
-        self,
-        predictions: Predictions,
-        labels: Any,
-        weight: NDArray[Any] | None,
-        scale: TargetScale | None = None,
-        features: Mapping[str, Any] | None = None,
-        name: str | None = None,
+        self, rows: Scored, scale: TargetScale | None = None, name: str | None = None
     ) -> float:
         """Return the weighted mean of the losses; with a scale as training sees them."""
+        predictions, labels, weight, features = rows
         head: Any = self.head(None if weight is None else _WEIGHT, name)
         beside = dict(features or {})
         if weight is not None:
             beside[head.weight_key] = torch.from_numpy(np.asarray(weight))
+        # By the head's own metric: the loss then is that of training, whichever it is.
         metrics = head.metrics()
         (key,) = self.loss_keys
         logits = predictions[key]
@@ -155,9 +163,7 @@ class Target(ABC):
         (name,) = (n for n in metrics if n.startswith(MetricKeys.AVERAGE_LOSS))
         return float(metrics[name].compute())
 
-    def calibration(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> TargetScale | None:
+    def calibration(self, rows: Scored) -> TargetScale | None:
         """Return the scale of logits that held-out rows ask for, if any."""
         return None
 

@@ -17,7 +17,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
 from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.targets.base import Predictions, Scored, Target
 from skest.feature_columns.cells import TIMES_AMONG_OBJECTS
 from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.multi_label import MultiLabelHead
@@ -52,6 +52,7 @@ class ClassTarget(Target):
         """Learn the classes; `classes` are all of them if `y` may lack some."""
         _, known = self._column(y, gaps)
         check_classification_targets(known)
+        # Sorted, as scikit-learn has `classes_`; class 1 of two is the positive one.
         self.classes = np.unique(known if classes is None else np.asarray(classes))
         if len(self.classes) < 2:
             raise ValueError(
@@ -78,6 +79,7 @@ class ClassTarget(Target):
         column, known = self._column(y, gaps)
         if column.dtype.kind == "O":  # which may hold what cannot be looked up
             check_classification_targets(known)
+        # Each distinct label is looked up once.
         codes, labels = pd.factorize(column)
         id_of = {label: i for i, label in enumerate(self.classes.tolist())}
         ids = np.array([id_of.get(label, _UNKNOWN) for label in labels.tolist()], int)
@@ -90,6 +92,7 @@ class ClassTarget(Target):
                 f"the classes are {_some(self.classes.tolist())}. Name all classes in the "
                 "first call (classes=...), or fit anew."
             )
+        # A float array is the one NumPy type with a mark for a gap.
         if (codes < 0).any():
             return np.append(ids, np.nan)[codes]
         return ids[codes]
@@ -106,20 +109,16 @@ class ClassTarget(Target):
         """Return the classes."""
         return self.classes[predictions[PredictionKeys.CLASS_IDS][:, 0]]
 
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
+    def score(self, rows: Scored) -> float:
         """Return the accuracy."""
-        ids = predictions[PredictionKeys.CLASS_IDS][:, 0]
-        return float(accuracy_score(labels, ids, sample_weight=weight))
+        ids = rows.predictions[PredictionKeys.CLASS_IDS][:, 0]
+        return float(accuracy_score(rows.labels, ids, sample_weight=rows.weight))
 
-    def calibration(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> TargetScale | None:
+    def calibration(self, rows: Scored) -> TargetScale | None:
         """Return the scale that temperature scaling gives."""
-        logits = predictions[PredictionKeys.LOGITS]
+        logits = rows.predictions[PredictionKeys.LOGITS]
         # Among several targets, labels that are missing have made floats of the others.
-        temperature = temperature_of(logits, labels.astype(np.int64), weight)
+        temperature = temperature_of(logits, rows.labels.astype(np.int64), rows.weight)
         if temperature == 1:
             return None
         none = TargetScale.none(logits.shape[1])
@@ -233,12 +232,10 @@ class LabelsTarget(Target):
         # The probability exceeds one half.
         return (predictions[PredictionKeys.LOGITS] > 0).astype(int)
 
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
+    def score(self, rows: Scored) -> float:
         """Return the share of rows of which all labels are right."""
-        right = np.equal(labels, self.answer(predictions)).all(axis=1)
-        return float(np.average(right, weights=weight))
+        right = np.equal(rows.labels, self.answer(rows.predictions)).all(axis=1)
+        return float(np.average(right, weights=rows.weight))
 
 
 def as_matrix(y: Any) -> NDArray[Any]:

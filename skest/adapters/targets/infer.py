@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import column_or_1d
 
 from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.targets.base import Predictions, Scored, Target
 from skest.adapters.targets.classes import ClassTarget, LabelsTarget, without_na
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
 from skest.adapters.targets.several import SeveralTargets, columns_of
@@ -275,16 +275,16 @@ class GivenTarget(Target):
         """Return classes, indicators or numbers."""
         return self._like.answer(predictions)
 
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
+    def score(self, rows: Scored) -> float:
         """Return accuracy or R²; a probability as label counts as the class it is for."""
+        labels = rows.labels
         if isinstance(labels, np.ndarray | pd.Series):
             labels = whole_ids(np.asarray(labels), self._head)
         encoded = self._head.encode_labels(labels).numpy()
+        # BinaryClassHead takes probabilities as labels.
         if isinstance(self._like, ClassTarget):
             encoded = encoded[:, 0].round().astype(int)
-        return self._like.score(predictions, encoded, weight)
+        return self._like.score(rows._replace(labels=encoded))
 
     @property
     def loss_keys(self) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`NumberTarget`: one or more real numbers per row."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
 from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.targets.base import Predictions, Scored, Target
 from skest.core.sklearn_compat import check_y
 from skest.feature_columns.cells import numbers
 from skest.heads.regression import (
@@ -112,32 +112,24 @@ class NumberTarget(Target):
         # scikit-learn wants several outputs as float64.
         return predicted.astype(np.float64) if self.shape else predicted[:, 0]
 
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
+    def score(self, rows: Scored) -> float:
         """Return R²."""
-        predicted = predictions[PredictionKeys.PREDICTIONS]
-        labels = np.reshape(labels, (len(labels), -1))
-        return float(r2_score(labels, predicted, sample_weight=weight))
+        predicted = rows.predictions[PredictionKeys.PREDICTIONS]
+        labels = np.reshape(rows.labels, (len(rows.labels), -1))
+        return float(r2_score(labels, predicted, sample_weight=rows.weight))
 
     @property
     def loss_keys(self) -> tuple[str]:
         """The prediction that the loss is a function of."""
+        # Poisson and logistic losses are functions of the logits, the others of the
+        # numbers themselves.
         has_link = self.loss in _RANGES
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
 
-    def validation_score(
-        self,
-        predictions: Predictions,
-        labels: Any,
-        weight: NDArray[Any] | None,
-        scale: TargetScale | None = None,
-        features: Mapping[str, Any] | None = None,
-    ) -> float:
+    def validation_score(self, rows: Scored, scale: TargetScale | None = None) -> float:
         """Return R² for the squared error, minus the mean loss for the others."""
-        if self.loss == "squared_error":
-            return self.score(predictions, labels, weight)
-        return -self.mean_loss(predictions, labels, weight, features=features)
+        is_squared = self.loss == "squared_error"
+        return self.score(rows) if is_squared else super().validation_score(rows)
 
     def validation_loss(self, score: float) -> float:
         """Return a validation score in the unit of the training loss.
@@ -157,6 +149,7 @@ class NumberTarget(Target):
     def _numbers(self, y: Any, gaps: bool) -> NDArray[Any]:
         if gaps:
             return self._numbers_with_gaps(y)
+        # scikit-learn's own check, whose messages its conformance tests expect.
         try:
             y = check_y(y, multi_output=True, y_numeric=True, estimator=self.owner)
             return y.astype(np.float64, copy=False)

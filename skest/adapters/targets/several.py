@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Target
+from skest.adapters.targets.base import Predictions, Scored, Target
 from skest.feature_columns.sources import is_frame
 from skest.feature_columns.table import Table
 from skest.heads.multi_head import MultiHead
@@ -129,6 +129,7 @@ class SeveralTargets(Target):
     def head(self, weight_column: str | None, name: str | None = None) -> MultiHead:
         """Return the heads of the targets as one."""
         heads: list[Any] = [t.head(weight_column, n) for n, t in self.targets.items()]
+        # tf.estimator.MultiHead: one network, the losses weighed and added.
         return MultiHead(heads, list(self._weights.values()))
 
     def answer(self, predictions: Predictions) -> Any:
@@ -150,14 +151,12 @@ class SeveralTargets(Target):
         ]
         return found[0] if self._form.is_column else found
 
-    def score(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> float:
+    def score(self, rows: Scored) -> float:
         """Return the weighted mean of the scores of the heads that have labels."""
         scores = {  # each over the rows that have its label, if they are enough
-            name: target.score(*_some(rows, predictions, name, labels, weight))
-            for name, (target, rows) in self._with_labels(labels).items()
-            if len(rows) >= target.fewest_scored
+            name: target.score(_part(rows, name, known))
+            for name, (target, known) in self._with_labels(rows.labels).items()
+            if len(known) >= target.fewest_scored
         }
         factors = [self._weights[name] for name in scores]
         if not any(factors):
@@ -173,14 +172,7 @@ class SeveralTargets(Target):
         """Predictions that the validation score is computed from."""
         return self._keys("loss_keys")
 
-    def validation_score(
-        self,
-        predictions: Predictions,
-        labels: Any,
-        weight: NDArray[Any] | None,
-        scale: TargetScale | None = None,
-        features: Mapping[str, Any] | None = None,
-    ) -> float:
+    def validation_score(self, rows: Scored, scale: TargetScale | None = None) -> float:
         """Return minus the weighted sum of the losses, each in the units of training.
 
         A loss is the mean over the rows that have the label.
@@ -188,13 +180,8 @@ class SeveralTargets(Target):
         parts = dict.fromkeys(self.targets) if scale is None else self._split(scale)
         losses = [
             self._weights[name]
-            * target.mean_loss(
-                *_some(rows, predictions, name, labels, weight),
-                parts[name],
-                None if features is None else take_rows(features, rows),
-                name,
-            )
-            for name, (target, rows) in self._with_labels(labels).items()
+            * target.mean_loss(_part(rows, name, known), parts[name], name)
+            for name, (target, known) in self._with_labels(rows.labels).items()
         ]
         return -float(sum(losses))
 
@@ -230,6 +217,7 @@ class SeveralTargets(Target):
                 )
             some_weight = None if weight is None else weight[rows]
             found = target.scale(take_rows(labels[name], rows), some_weight)
+            # Side by side as the logits are, so each logit needs an entry.
             scales.append(found or TargetScale.none(self._n_logits(name)))
         return TargetScale.joined(scales)
 
@@ -251,13 +239,11 @@ class SeveralTargets(Target):
             for name, target in self.targets.items()
         }
 
-    def calibration(
-        self, predictions: Predictions, labels: Any, weight: NDArray[Any] | None
-    ) -> TargetScale | None:
+    def calibration(self, rows: Scored) -> TargetScale | None:
         """Return the scales of the logits that the targets ask for, side by side."""
         found = {
-            name: target.calibration(*_some(rows, predictions, name, labels, weight))
-            for name, (target, rows) in self._with_labels(labels).items()
+            name: target.calibration(_part(rows, name, known))
+            for name, (target, known) in self._with_labels(rows.labels).items()
         }
         if not any(found.values()):
             return None
@@ -285,18 +271,13 @@ def _named(name: str) -> Iterator[None]:
         raise type(error)(f"Target {name!r}: {error}") from error
 
 
-def _some(
-    rows: NDArray[Any],
-    predictions: Predictions,
-    name: str,
-    labels: Any,
-    weight: NDArray[Any] | None,
-) -> tuple[Predictions, Any, NDArray[Any] | None]:
-    """Return predictions, labels and weights of some rows for one head."""
-    return (
-        take_rows(_of_head(predictions, name), rows),
-        take_rows(labels[name], rows),
-        None if weight is None else weight[rows],
+def _part(rows: Scored, name: str, known: NDArray[Any]) -> Scored:
+    """Return those of the rows that have a label of one head."""
+    return Scored(
+        take_rows(_of_head(rows.predictions, name), known),
+        take_rows(rows.labels[name], known),
+        None if rows.weight is None else rows.weight[known],
+        None if rows.features is None else take_rows(rows.features, known),
     )
 
 
@@ -382,6 +363,7 @@ class TargetForm:
             return nw.from_dict(found, backend=self._frame).to_native()
         if self.is_column:
             return next(iter(found.values()))
+        # NumPy would turn numbers beside strings into strings.
         kinds = {values.dtype.kind for values in found.values()}
         is_mixed = bool(kinds & set("OUS")) and len(kinds) > 1
         return np.column_stack(

@@ -14,6 +14,7 @@ from skest.engine.recorded.recording import (
     Call,
     Value,
     map_leaves,
+    overloads,
     same_arguments,
     values_in,
 )
@@ -474,7 +475,7 @@ def out_variant(
     if operation is _aten.sort.default and device_type == "cpu":
         return _sort, ("values", "indices")
     wanted = [(a.name, str(a.type)) for a in operation._schema.arguments]
-    for variant in _overloads(operation.overloadpacket):
+    for variant in overloads(operation.overloadpacket):
         arguments = variant._schema.arguments
         outs = tuple(a.name for a in arguments if a.is_out)
         others = [(a.name, str(a.type)) for a in arguments if not a.is_out]
@@ -542,10 +543,6 @@ def _sort(
 def _threshold_backward_(gradient: Tensor, source: Tensor, threshold: float) -> Tensor:
     # Goes through the elements one by one, so that the gradient may be written over.
     return _THRESHOLD_BACKWARD(gradient, source, threshold, grad_input=gradient)
-
-
-def _overloads(packet: Any) -> list[Any]:
-    return [getattr(packet, name) for name in packet.overloads()]
 
 
 def _has_kernel(operation: Any, device_type: str) -> bool:

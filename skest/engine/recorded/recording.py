@@ -201,6 +201,8 @@ class Recorder(DispatchMode):
         named_args, named_kwargs = map_leaves(
             (args, dict(kwargs or {})), Tensor, self.value_of
         )
+        # Such as x.unsqueeze_(1): a replay would change the shape of a tensor that it
+        # keeps.
         if torch.Tag.inplace_view in func.tags:
             self._look_instead(func, named_args, named_kwargs)
             return func(*args, **(kwargs or {}))
@@ -208,6 +210,8 @@ class Recorder(DispatchMode):
         returned = func(*args, **(kwargs or {}))
         if func.namespace == "profiler":  # marks of what is a step, not part of it
             return returned
+        # resize_, and operations with `out` of another size: memory is planned for one
+        # shape.
         if any(tensor.shape != shape for tensor, shape in shapes):
             self._note(_CHANGES_SHAPE, func)
         if func is _aten.add.Tensor and returned.is_sparse:
@@ -326,13 +330,18 @@ def storage_of(tensor: Tensor) -> int | None:
     return tensor.untyped_storage()._cdata
 
 
+def overloads(packet: Any) -> list[Any]:
+    """Return the operations of one name."""
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
 def same_arguments(operation: Any, name: str) -> Any | None:
     """Return the operation of another name that takes the same arguments, or None."""
     packet = getattr(_aten, name, None)
     if operation.namespace != "aten" or packet is None:
         return None
     wanted = [(a.name, str(a.type)) for a in operation._schema.arguments]
-    for variant in [getattr(packet, overload) for overload in packet.overloads()]:
+    for variant in overloads(packet):
         if [(a.name, str(a.type)) for a in variant._schema.arguments] == wanted:
             return variant
     return None

@@ -6,9 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from skest.core.random import restorer
 from skest.engine.loop import LOCAL, Halves, apply_gradients, trained_parameters
 from skest.engine.recorded.cuda_graph import CudaGraphProgram
 from skest.engine.recorded.program import Program
@@ -336,20 +337,5 @@ def undo_of(spec: EstimatorSpec, *, is_alone: bool = True) -> Callable[[], None]
 
     The global generator is one of them if it `is_alone`: other threads may use it.
     """
-    modules = [] if spec.network is None else list(spec.network.modules())
-    buffers = [(b, b.clone()) for m in modules for b in m.buffers(recurse=False)]
-    # Dropout of skest draws from the generator of its run, see `skest.core.random`.
-    own = [getattr(module, "generator", None) for module in modules]
-    generators = [g for g in own if isinstance(g, torch.Generator)]
-    if is_alone:
-        generators.append(torch.default_generator)
-    states = [(generator, generator.get_state()) for generator in generators]
-
-    def undo() -> None:
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
-        for generator, state in states:
-            generator.set_state(state)
-
-    return undo
+    alone = [torch.default_generator] if is_alone else []
+    return restorer(spec.network or nn.Module(), *alone)

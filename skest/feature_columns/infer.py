@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`infer_feature_columns`: feature columns for an X of which nothing is said."""
+
+from typing import Any, Literal, overload
+
+from sklearn.base import clone
+
+from skest.core.checks import check_choice
+from skest.feature_columns.choice import chosen_columns
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric_vectors import piecewise_linear_column
+from skest.feature_columns.parsed import ParsedColumn
+from skest.feature_columns.table import Table
+
+#: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
+#: trees find.
+PIECEWISE_BOUNDARIES = "distinct:128"
+#: Numbers that a network makes of each, and at most of all of them.
+PIECEWISE_DIMENSION = 8
+MAX_PIECEWISE_WIDTH = 512
+
+_KINDS = ("dense", "linear", "sequence", "context")
+
+
+@overload
+def infer_feature_columns(
+    X: Any,
+    kind: Literal["dense", "linear", "sequence"] = "dense",
+    dtype: str | None = None,
+) -> FeatureColumns: ...
+
+
+@overload
+def infer_feature_columns(
+    X: Any, kind: str, dtype: str | None = None
+) -> FeatureColumns | None: ...
+
+
+def infer_feature_columns(
+    X: Any, kind: str = "dense", dtype: str | None = None
+) -> FeatureColumns | None:
+    """Choose feature columns for X.
+
+    ============================================ ========================================
+    Cells                                        Columns
+    ============================================ ========================================
+    numbers                                      standardised; gaps become the mean, with
+                                                 an indicator of missing numbers
+    strings that all are numbers or blank        as numbers, unless one has a leading zero;
+                                                 if they are whole and come again, which
+                                                 codes do, as categories, too
+    dates, also as strings in ISO form           seconds, and month, weekday, hour and day
+                                                 of the year where they vary, as numbers
+    strings, booleans, pandas categories:
+    - in 20 cells and more, all levels unique    none, with a warning
+    - texts: more than 4 words in a cell, and    bag of hashed words: one vector, the mean
+      at least half of the cells differ
+    - up to 10 levels                            indicator
+    - up to 50,000 levels                        embedding, with a trained vector for rare
+                                                 and unknown levels and one for missing
+                                                 ones; beside it `target_statistics_column`
+    - more                                       the same of 100,000 hash buckets
+    lists of strings or integers                 several categories, as above
+    lists of floats of one length                numbers
+    integers that number the rows, or no value   none, with a warning
+    sparse matrix                                numbers scaled to [-1, 1] times a vector
+                                                 for each column; never made dense
+    ============================================ ========================================
+
+    An array of numbers becomes one column. For a linear model, categories stay as they
+    are, with neither vectors nor statistics. A category that is the integer -1 counts as
+    missing, with a warning. Whole numbers in a column whose name ends as those of ids and
+    codes do ("store_id", "zipcode") are numbers, with a warning.
+
+    Parameters
+    ----------
+    X : DataFrame, dict of arrays or array of shape (n_rows, n_features)
+        Training data; see `skest.feature_columns.table.Table`.
+    kind : {"dense", "linear", "sequence", "context"}, default="dense"
+        "dense": columns for a deep model, where categories become an indicator (few
+        levels) or an embedding. "linear": for a linear model, which takes categorical
+        columns as they are. "sequence": for a model of sequences, only of what has
+        several values in a cell, lists or arrays of two or more dimensions; there, lists
+        of integers are numbers. "context": of all the rest, as "dense".
+    dtype : {"float32", "float64"} or None, default=None
+        Type in which numbers are scaled. None takes float32 for columns whose type it
+        can hold exactly (up to float32 and int16), and float64 for others.
+
+    Returns
+    -------
+    FeatureColumns or None
+        Not fitted. None if there are no columns for the context.
+
+    Raises
+    ------
+    ValueError
+        If X has a column that is neither numbers nor categories, such as durations, if
+        no column is left, or no sequences are found.
+    TypeError
+        If X has a sparse matrix, and sequences are wanted.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest.feature_columns import infer_feature_columns
+    >>> X = pd.DataFrame({"size": [1.0, None], "color": ["red", "blue"]})
+    >>> [column.name for column in infer_feature_columns(X).active]
+    ['size', 'color_indicator']
+    """
+    check_choice(kind, "kind", "infer_feature_columns", _KINDS)
+    table = Table(X)
+    keys = table.keys
+    # One column for all numbers of an array: a hundred columns would take a hundred
+    # times as long.
+    if table.whole_key is not None and all(map(table.holds_numbers, keys)):
+        keys = [table.whole_key]
+    keys, columns = chosen_columns(table, keys, kind, dtype)
+    if columns:
+        return FeatureColumns(columns)
+    if keys:
+        raise ValueError(
+            f"No column of X tells anything: {', '.join(map(repr, keys))}. Describe what "
+            "is to be used by feature columns."
+        )
+    if kind == "sequence":
+        raise ValueError(
+            "X has no column of sequences: no cells are lists, and no column is an array "
+            "of two dimensions. Gather the values of a sequence into one cell, or use a "
+            "model without sequences, such as DNNClassifier."
+        )
+    return None
+
+
+def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
+    """Return inferred columns, and such that let a deep model see thresholds of numbers.
+
+    A piecewise-linear column of `PIECEWISE_DIMENSION` numbers comes beside each column of
+    numbers and each part of a date, of fewer where there are many, and of none where there
+    are very many.
+    """
+    kinds = (NumericColumn, ParsedColumn)
+    numbers = [column for column in columns.columns if type(column) in kinds]
+    n_elements = sum(column.n_elements for column in numbers)
+    # Of a thousand numbers, the layer behind them would be larger than all others.
+    dimension = min(PIECEWISE_DIMENSION, MAX_PIECEWISE_WIDTH // max(n_elements, 1))
+    if not dimension:
+        return columns
+    piecewise = [
+        piecewise_linear_column(
+            clone(column).set_params(
+                default_value=None, normalizer=None, indicate_missing=False
+            ),
+            PIECEWISE_BOUNDARIES,
+            dimension,
+        )
+        for column in numbers
+    ]
+    return FeatureColumns([*columns.columns, *piecewise])
