@@ -547,10 +547,7 @@ class SkestEstimator(
 
     def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, NDArray[Any]]:
         """Return some of the head's predictions for all rows."""
-        if not self.__sklearn_is_fitted__():
-            check_is_fitted(
-                self
-            )  # raises; to ask it every time takes a tenth of a row's
+        check_is_fitted(self)
         features = self._check_features(X, reset=False)
         return self.estimator_.predict_table(
             features, keys, batch_size=self._predict_batch_size

@@ -2,24 +2,28 @@
 """One prediction: with a fresh model, or with one that an earlier call has kept."""
 
 import contextlib
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.core.random import RunRandom
 from skest.core.resources import IntraOpThreads, dense_size, threads_for
 from skest.engine.evaluation import (
     Infer,
+    as_arrays,
     predict_batch,
     predicted,
     split_rows,
 )
 from skest.engine.model import ModelBuilder, encoded_batches, restore
 from skest.engine.recorded.choice import make_inference
+from skest.feature_columns.encoding import Arithmetic, Encoding
 from skest.hooks.base import Hook, Run
 from skest.inputs.array_dataset import count_rows
 from skest.inputs.batches import Source
@@ -49,6 +53,10 @@ class PredictionModel:
         `skest.core.resources.dense_size` of the network.
     infer : callable
         ``infer(features, keys)`` does what `skest.engine.evaluation.predicted` does.
+    infer_raw : callable or None
+        If features need no more than arithmetic, ``infer_raw(tensors, keys)`` does so for
+        what `Arithmetic.tensors` returned, and adds a sum that is finite only if all
+        encoded numbers are.
     """
 
     def __init__(
@@ -61,6 +69,13 @@ class PredictionModel:
         self.infer: Infer = make_inference(
             execution, spec, partial(predicted, spec), spec.predictions
         )
+        encode = spec.encode
+        self._arithmetic = encode.arithmetic() if isinstance(encode, Encoding) else None
+        self.infer_raw: Infer | None = None
+        if self._arithmetic is not None:
+            # A method would keep this model, and with it the network, alive.
+            from_raw = partial(_predicted_from_raw, spec, self._arithmetic)
+            self.infer_raw = make_inference(execution, spec, from_raw, spec.predictions)
 
     def itself(self, *needed_to_build: Any) -> "PredictionModel":
         """Return the model; it is built already."""
@@ -96,8 +111,29 @@ class PredictionModel:
             return None
         useful = threads_for(self.n_weights, n_rows, passes=1)
         with IntraOpThreads.limited_to(useful, wanted=num_threads):
+            if self._arithmetic is not None and self.infer_raw is not None:
+                raw = self._arithmetic.tensors(features)
+                if raw is not None:
+                    predictions, total = self.infer_raw(raw, keys)
+                    if math.isfinite(total):
+                        return as_arrays(predictions, keys)
+            # Other kinds of cells, those to be filled, and those to be refused.
             encoded = self.spec.encode(features)
             return predict_batch(self.spec, encoded, keys, self.infer)
+
+
+def _predicted_from_raw(
+    spec: EstimatorSpec,
+    arithmetic: Arithmetic,
+    raw: dict[Any, Tensor],
+    keys: Sequence[str] | None,
+) -> tuple[Any, Tensor]:
+    """Return predictions, and a sum that is finite only if all encoded numbers are."""
+    with torch.no_grad():
+        encoded = arithmetic(raw)
+        # Before the network, which may change what it is given.
+        first, *others = [values.sum() for values in encoded.values()]
+        return predicted(spec, encoded, keys), sum(others, start=first)
 
 
 def joined(batches: Iterable[dict[str, Any]], n_rows: int) -> dict[str, Any]:

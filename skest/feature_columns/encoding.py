@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a model encodes its features by its columns, those of each part by themselves."""
+"""How a model encodes its features: by its columns, or by plain arithmetic alone."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,9 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PiecewiseLinearColumn
 from skest.feature_columns.table import Key, Table
+
+_FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+_SCALED = (None, "standard", "minmax")
 
 
 class Encoding:
@@ -41,6 +44,98 @@ class Encoding:
     def __call__(self, features: Any) -> dict[str, Tensor]:
         """Return what `FeatureColumns.encode` does."""
         return self.columns.encode(features, self.dtype)
+
+    def arithmetic(self) -> "Arithmetic | None":
+        """Return the same for finite numbers, or None if there is more to it."""
+        steps = [_step_of(column) for column in self.columns.active]
+        known = [step for step in steps if step is not None]
+        return Arithmetic(known, self.dtype) if len(known) == len(steps) else None
+
+
+class _Step(NamedTuple):
+    """How a numeric column encodes finite numbers."""
+
+    key: Any
+    encoded_key: str
+    n_elements: int
+    dtype: torch.dtype
+    center: Tensor | None
+    scale: Tensor | None
+    n_indicators: int
+
+
+def _step_of(column: Any) -> _Step | None:
+    if type(column) not in (NumericColumn, NumericFrameColumn):
+        return None
+    dtype = np.dtype(column.dtype)
+    if dtype not in _FLOATS or column.normalizer not in _SCALED:
+        return None
+    center = scale = None
+    if column.normalizer is not None:
+        learned = (vars(column).get(name) for name in ("center_", "scale_"))
+        center, scale = (
+            None if v is None else torch.from_numpy(v.astype(dtype)) for v in learned
+        )
+        if center is None or scale is None:
+            return None
+    return _Step(
+        column.key,
+        column.encoded_key,
+        column.n_elements,
+        torch.float64 if dtype == np.float64 else torch.float32,
+        center,
+        scale,
+        len(column.indicated),
+    )
+
+
+class Arithmetic:
+    """Encodes finite numbers with operations on tensors only, so that it can be recorded.
+
+    Its numbers are those of `FeatureColumns.encode`, bit for bit.
+    """
+
+    def __init__(self, steps: list[_Step], dtype: torch.dtype) -> None:
+        self._steps = steps
+        self._sizes = [(step.key, step.n_elements) for step in steps]
+        self._dtype = dtype
+
+    def tensors(self, features: Any) -> dict[Any, Tensor] | None:
+        """Return the cells of the columns as tensors, or None unless all are floats.
+
+        They share the memory of the arrays.
+        """
+        if not isinstance(features, dict):
+            return None
+        found = {}
+        for key, size in self._sizes:
+            cells = features.get(key)
+            if (
+                type(cells) is not np.ndarray
+                or cells.dtype not in _FLOATS
+                or cells.size != cells.shape[0] * size
+                or not cells.flags.carray  # torch refuses or warns of others
+            ):
+                return None
+            found[key] = torch.from_numpy(cells)
+        return found
+
+    def __call__(self, tensors: Mapping[Any, Tensor]) -> dict[str, Tensor]:
+        """Return the encoded columns; an infinite number or a NaN stays one."""
+        return {step.encoded_key: self._encoded(step, tensors) for step in self._steps}
+
+    def _encoded(self, step: _Step, tensors: Mapping[Any, Tensor]) -> Tensor:
+        raw = tensors[step.key]
+        if raw.ndim != 2:
+            raw = raw.reshape(-1, step.n_elements)
+        # The first operation copies: a network may change its input in place.
+        if step.center is None or step.scale is None or raw.dtype != step.dtype:
+            raw = raw.to(step.dtype, copy=True)
+        if step.center is not None and step.scale is not None:
+            raw = (raw - step.center) / step.scale
+        if step.n_indicators:
+            raw = torch.cat([raw, raw.new_zeros(len(raw), step.n_indicators)], dim=1)
+        return raw.to(self._dtype)
 
 
 class PartsEncoding:
