@@ -222,6 +222,8 @@ def _check_feature(where: str, feature: Any) -> None:
         "missing": _is_missing(feature.get("missing"), dtype),
         "delimiter": isinstance(feature.get("delimiter"), str) and feature["delimiter"],
         "texts_only": isinstance(feature.get("texts_only"), bool),
+        "numbers_only": dtype == "string"
+        and isinstance(feature.get("numbers_only"), bool),
         "unit": dtype == "int64" and feature.get("unit") in ("us", MICROSECONDS),
         "columns": are_names and shape[1:] == [len(set(columns))] == [len(columns)],
     }

@@ -19,6 +19,9 @@ from skest.core.dates import without_zone
 
 Parts = Mapping[str, Sequence[str]]
 
+#: Strings that are no number, but a missing one.
+BLANKS = tuple(" " * n for n in range(9))
+
 
 def names_taken(names: Sequence[str], parts: Parts) -> dict[str, str]:
     """Return the names by which inputs are given, and which input each belongs to.
@@ -156,8 +159,8 @@ class Feature:
         ``missing``, what stands for a missing value and fills up shorter lists, unless
         none may be missing; ``delimiter``, what separates the values in a text;
         ``columns``, if it is made of several columns of a table; ``texts_only``, if an
-        integer is no text; and ``unit``, if the numbers are dates: microseconds since
-        1970.
+        integer is no text; ``numbers_only``, if a text must be a number or blank; and
+        ``unit``, if the numbers are dates: microseconds since 1970.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -167,6 +170,7 @@ class Feature:
         self.columns: list[str] | None = spec.get("columns")
         self._delimiter = spec.get("delimiter")
         self._texts_only = bool(spec.get("texts_only"))
+        self._numbers_only = bool(spec.get("numbers_only"))
         self._is_date = spec.get("unit") is not None
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
@@ -294,6 +298,9 @@ class Feature:
         cells = array.ravel().tolist()
         if set(map(type, cells)) - {str}:
             cells = [cell if type(cell) is str else self._text(cell) for cell in cells]
+        if self._numbers_only:
+            for cell in set(cells):
+                self._check_number(cell)
         try:
             "".join(cells).encode()
         except UnicodeEncodeError as error:
@@ -301,6 +308,21 @@ class Feature:
                 f"The feature {self.name!r} has a text that is no Unicode: {error}."
             ) from None
         return _objects(cells, array.shape)
+
+    def _check_number(self, text: str) -> None:
+        """Refuse what is no number; a graph would read "12 rooms" as 12."""
+        if text in BLANKS:
+            self._known_missing()
+            return
+        try:
+            is_number = not math.isinf(float(text)) and "_" not in text
+        except ValueError:
+            is_number = False
+        if not is_number:
+            raise ValueError(
+                f"The feature {self.name!r} takes numbers, written as texts; got "
+                f"{shortened(text)}."
+            )
 
     def _text(self, cell: Any) -> str:
         if isinstance(cell, str):

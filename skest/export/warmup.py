@@ -18,7 +18,7 @@ from skest.export.raw_values import Feature, columns_of
 
 _N_ROWS = 16
 _N_WORDS = 64  # of a feature
-_UNKNOWN = ("unknown word", "ünbekannt")
+_UNKNOWN, _UNKNOWN_NUMBERS = ("unknown word", "ünbekannt"), ("-7", "0.5")
 
 
 def looked_up_in_model(model: Any) -> dict[str, list[Any]]:
@@ -110,7 +110,8 @@ def _values(
         return [_values(spec, known, draw, sizes[1:]) for _ in range(sizes[0])]
     may_miss = spec.missing is not None
     if spec.dtype == "string":
-        known = [*(word for word in known if word or may_miss), *_UNKNOWN]
+        others = _UNKNOWN_NUMBERS if spec.numbers_only else _UNKNOWN
+        known = [*(word for word in known if word.strip() or may_miss), *others]
     elif spec.dtype == "int64" and spec.unit is None:
         known = known or [0, 1]
     elif may_miss and draw.random() < 0.1:
@@ -157,6 +158,8 @@ def cells_of(spec: InputSpec, cells: list[Any]) -> Any:
         flat = np.asarray(cells, object).ravel()
         times = [spec.missing if cell is None else cell for cell in flat]
         return np.asarray(times, np.int64).view("datetime64[us]")
+    if spec.numbers_only:
+        return np.asarray(cells, object).ravel()
     if spec.dtype.startswith("float") and None not in spec.shape[1:]:
         array = np.asarray(cells)  # whole numbers may be categories, too
         array = array.astype(np.float64) if array.dtype == object else array

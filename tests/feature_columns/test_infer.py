@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from skest import DNNRegressor, export
+from skest import DNNLinearCombinedRegressor, DNNRegressor, export
 from skest.feature_columns import LinearFeatures, infer_feature_columns
 from skest.feature_columns import choice as chosen
 
@@ -169,6 +169,25 @@ def test_a_threshold_in_time_is_seen_and_exported(rng, tmp_path):
     assert "when_month_ple" in [c.name for c in model.feature_columns_.active]
     exported = export.load(model.export(tmp_path / "export")).predict(X)
     np.testing.assert_allclose(exported.ravel(), model.predict(X), atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [DNNRegressor, DNNLinearCombinedRegressor])
+def test_strings_of_whole_numbers_are_exported(rng, make, tmp_path):
+    cells = rng.integers(100, 140, 600).astype(str).astype(object)
+    cells[[1, 2, 3, 4]] = None, "", " ", "  "
+    X = pd.DataFrame({"code": cells, "other": rng.normal(size=600)})
+    y = np.array([len(set(str(cell))) for cell in cells], dtype=float)
+    model = make(max_iter=3, random_state=0).fit(X, y)
+    new = pd.concat([X, X.assign(code="7"), X.assign(code="107.5")])
+    for example in (None, X[:8]):
+        exported = export.load(model.export(tmp_path / make.__name__, example=example))
+        found = exported.predict(new).ravel()
+        np.testing.assert_allclose(found, model.predict(new), atol=1e-4)
+    for text in ("12 rooms", "inf", "a"):
+        with pytest.raises(ValueError, match="'code' takes numbers, written as texts"):
+            exported.predict(X.assign(code=text))
+        with pytest.raises(ValueError, match="'code'"):
+            model.predict(X.assign(code=text))
 
 
 def test_free_text():

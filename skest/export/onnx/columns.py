@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import STRING, Graph, Value, concat, where
 from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
+from skest.export.raw_values import BLANKS
 from skest.feature_columns.base import (
     CategoricalColumn,
     CategoricalOver,
@@ -568,6 +569,8 @@ def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
     raw = inputs.numbers(column.key)
     if isinstance(column, ParsedColumn) and column.parse != "number":
         return where(raw.equals(NO_INTEGER), np.nan, date_part(raw, column.parse))
+    if raw.dtype == STRING:  # which other columns read as categories
+        raw = where(_is_none_of(raw, BLANKS), raw, "nan").cast(np.float64)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
 
 

@@ -52,6 +52,8 @@ class Demand(NamedTuple):
         Whether the integer -1 is a category, because a crossed column reads it by name.
     names : tuple of str or None
         Columns of a frame that are the columns of the input.
+    is_parsed : bool
+        Whether the numbers may be written as strings.
     """
 
     key: Key
@@ -62,6 +64,7 @@ class Demand(NamedTuple):
     delimiter: str | None = None
     is_crossed: bool = False
     names: tuple[str, ...] | None = None
+    is_parsed: bool = False
 
 
 def demands(column: FeatureColumn) -> list[Demand]:
@@ -98,7 +101,14 @@ def _(column: NumericColumn) -> list[Demand]:
     names = None
     if isinstance(column, NumericFrameColumn):
         names = tuple(column.feature_names)
-    return [Demand(column.key, True, dtype, shape, may_miss, names=names)]
+    is_parsed = isinstance(column, ParsedColumn)
+    return [
+        Demand(
+            *(column.key, True, dtype, shape, may_miss),
+            names=names,
+            is_parsed=is_parsed,
+        )
+    ]
 
 
 @_demands.register
@@ -184,6 +194,8 @@ class InputSpec(NamedTuple):
         Whether an integer is refused, not read as its decimal string.
     unit : str or None
         `MICROSECONDS` of dates, which come to the graph as such.
+    numbers_only : bool
+        Whether a string must be a number or blank: the graph makes one of it.
     """
 
     name: str
@@ -195,6 +207,7 @@ class InputSpec(NamedTuple):
     names: tuple[str, ...] | None = None
     texts_only: bool = False
     unit: str | None = None
+    numbers_only: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -208,6 +221,7 @@ class InputSpec(NamedTuple):
             "columns": None if self.names is None else list(self.names),
             "texts_only": self.texts_only or None,
             "unit": self.unit,
+            "numbers_only": self.numbers_only or None,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -306,7 +320,10 @@ class Inputs:
         return self._declare(InputSpec(*spec, names=form.names))
 
     def numbers(self, key: Key) -> Value:
-        """Return raw numbers, NaN where missing; of the declared shape."""
+        """Return raw numbers, NaN where missing, or strings of them.
+
+        They have the declared shape.
+        """
         return self._values[key, None][1]
 
     def category(self, key: Key, delimiter: str | None = None) -> Category:
@@ -340,20 +357,22 @@ def _spec(
         number = _number_dtype(numbers, dtype)
         return InputSpec(name, key, number.name, shape, no_number, delimiter, names)
     kind = _category_kind(key, categories, form)
-    if not numbers:
+    are_strings = kind == "string" and all(demand.is_parsed for demand in numbers)
+    if not numbers or are_strings:
         is_sequence = any(demand.shape[1:] != (1,) for demand in demanded)
         # With a width of 1 the graph needs no operator that finds the ends of lists.
         is_single = form is not None and form.width == 1 and delimiter is None
-        width = 1 if is_single and not is_sequence else None
+        width = 1 if numbers or (is_single and not is_sequence) else None
         is_crossed = any(demand.is_crossed for demand in categories)
-        missing: str | int = NO_INTEGER if is_crossed else _NO_CATEGORY
+        missing: Any = NO_INTEGER if is_crossed else _NO_CATEGORY
         # Hashed, integers are their decimal strings; crosses take them as they are.
         texts_only = is_crossed or any(d.dtype is not None for d in categories)
         if kind == "string":
-            missing = ""
+            missing = None if no_number is None else ""
         return InputSpec(
             *(name, key, kind, (None, width), missing, delimiter),
             texts_only=kind == "string" and texts_only,
+            numbers_only=bool(numbers),
         )
     if kind == "string":
         raise _two_ways(key, "numbers and as strings")
