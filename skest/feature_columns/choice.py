@@ -19,6 +19,7 @@ from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
     are_dates,
     are_numbers,
+    are_whole,
     parsed_numeric_column,
     varying_parts,
 )
@@ -150,7 +151,7 @@ def _columns(
             number = _parsed(key, "number", dtype)
             if not _may_name_things(cells.distinct, counts.sum()):
                 return [number]
-            names = _categories(table, key, kind, n_levels)
+            names = _categories(table, key, kind, n_levels, is_single)
             return names if kind == "linear" else [number, *names]
         _warn_of_other_than_numbers(cells.distinct, key)
         if _are_texts(cells.distinct, counts.sum()):
@@ -161,26 +162,21 @@ def _columns(
     if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
         are_words = cells.are_strings and any(" " in text for text in cells.distinct)
         return _left_out(key, "has another value in each row", are_words)
-    if is_single:
-        return _categories(table, key, kind, n_levels)
-    keyed = _categorical(key, n_levels)
-    if kind == "linear":
-        return [keyed]
-    categorical = SequenceCategoricalColumn(keyed) if is_sequence else keyed
-    if n_levels <= MAX_INDICATOR_LEVELS:
-        return [indicator_column(categorical)]
-    return [embedding_column(categorical, dimension="auto")]
+    return _categories(table, key, kind, n_levels, is_single)
 
 
 def _categories(
-    table: Table, key: Key, kind: str, n_levels: int
+    table: Table, key: Key, kind: str, n_levels: int, is_single: bool
 ) -> list[FeatureColumn]:
-    """Return the columns of categories, one in each cell."""
+    """Return the columns of categories, a single one in each cell or several."""
     keyed = _categorical(key, n_levels)
     if kind == "linear":
         return [keyed]
+    categorical = SequenceCategoricalColumn(keyed) if kind == "sequence" else keyed
     if n_levels <= MAX_INDICATOR_LEVELS:
-        return [indicator_column(keyed)]
+        return [indicator_column(categorical)]
+    if not is_single:
+        return [embedding_column(categorical, dimension="auto")]
     # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
     # once.
     statistics = target_statistics_column(keyed)
@@ -247,10 +243,7 @@ def warn_of_id(key: Key, values: np.ndarray) -> None:
 
 def _may_name_things(distinct: np.ndarray, n_cells: int) -> bool:
     """Tell whether strings of numbers may be codes: they are whole, and come again."""
-    if not 2 < len(distinct) <= n_cells / 2:
-        return False
-    values = np.array([float(text.strip() or "nan") for text in distinct.tolist()])
-    return bool((values[~np.isnan(values)] % 1 == 0).all())
+    return 2 < len(distinct) <= n_cells / 2 and are_whole(distinct)
 
 
 def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:

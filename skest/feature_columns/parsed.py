@@ -122,6 +122,12 @@ def are_numbers(distinct: np.ndarray) -> bool:
         return False
 
 
+def are_whole(distinct: np.ndarray) -> bool:
+    """Tell whether strings that are numbers or blank are whole numbers."""
+    values = np.array([_number(text) for text in distinct.tolist()])
+    return bool((values[~np.isnan(values)] % 1 == 0).all())
+
+
 def are_dates(cells: Cells) -> bool:
     """Tell whether cells are dates, or strings in ISO form."""
     if cells.ndim > 1 or cells.dtype.kind != "O":
