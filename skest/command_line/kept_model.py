@@ -120,14 +120,15 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
         exported = load(directory)
 
         def answers_of_export(table: pd.DataFrame) -> dict[str, Any]:
-            predictions = exported.predict(table)
-            if isinstance(predictions, dict) or predictions.ndim > 1:
-                raise ValueError(
-                    f"The export in {directory!r} has several answers for a row. Ask it "
-                    "in Python: skest.export.load(DIRECTORY).predict(table)."
-                )
-            answers = {"prediction": predictions}
             found = exported.run(table, "predict")
+            predictions = found.get("labels", found.get("predictions"))
+            if predictions is None or predictions.shape[1:] not in ((), (1,)):
+                raise ValueError(
+                    f"The export in {directory!r} has several answers for a row, or none "
+                    f"that is a prediction: {list(found)}. Ask it in Python: "
+                    "skest.export.load(DIRECTORY).run(table)."
+                )
+            answers = {"prediction": predictions.reshape(len(predictions))}
             if "all_classes" in found:
                 names = found["all_classes"][0]
                 answers |= _by_class(names, found["probabilities"])
