@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 __all__ = ["draw", "file_name"]
 
@@ -66,3 +67,6 @@ def _bars(axes: Axes, result: dict[str, Any]) -> None:
     axes.set_xlabel(result["unit"])
     if max(medians) > 20 * min(medians):
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        axes.xaxis.set_minor_formatter(NullFormatter())  # they would lie on each other

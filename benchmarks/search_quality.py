@@ -32,6 +32,7 @@ SPACE = {
     "activation": ["relu", "silu"],
     "dropout": uniform(0.0, 0.4),
     "weight_decay": loguniform(1e-4, 0.3),
+    "learning_rate": loguniform(3e-4, 0.02),  # the highest of the recipe's schedule
     "n_members": [1, 3, 6],
 }
 

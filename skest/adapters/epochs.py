@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
+from skest.core.console import listener
 from skest.hooks.base import EpochwiseHook, Run
 
 
@@ -176,6 +177,8 @@ class EpochHook(Progress):
             self._report(self._line(loss, int(rows.sum()) / max(trained, 1e-9)))
         self._summarise(run, "epoch", value)
         self._judge(run, value)
+        if heard := listener():
+            heard.check()
 
     def end(self, run: Run) -> None:
         """Write what the model that is kept has reached."""

@@ -5,9 +5,11 @@ Ctrl-C ends a training between two steps; elsewhere it raises KeyboardInterrupt.
 """
 
 import logging
+import math
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
@@ -83,11 +85,30 @@ def _raise(signum: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+class OutOfTime(BaseException):
+    """The time for a training is over: no error that scikit-learn should score."""
+
+
 class Listener:
-    """Takes what trainings say; this one lets it pass."""
+    """Takes what trainings say, and may end them; this one lets it pass.
+
+    Parameters
+    ----------
+    end : float, default=inf
+        When the time of the trainings is over, on the clock of `time.time`, which all
+        processes have in common.
+    """
 
     #: Whether it only wants the lines of estimators that have `verbose`.
     wants_verbose = False
+
+    def __init__(self, end: float = math.inf) -> None:
+        self.end = end
+
+    def check(self) -> None:
+        """Raise `OutOfTime` if it is over; called after every epoch."""
+        if time.time() > self.end:
+            raise OutOfTime
 
     def line(self, text: str) -> None:
         """Take a line, such as that about an epoch."""
@@ -117,7 +138,8 @@ class Named(Listener):
 
     wants_verbose = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, end: float = math.inf) -> None:
+        super().__init__(end)
         self._name = name
 
     def line(self, text: str) -> None:

@@ -3,7 +3,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -416,11 +415,6 @@ class Replica:
 
     def close(self) -> None:
         """Let go of connections and memory, also after an error."""
-
-
-#: What makes the replica of a process that trains alone; `skest.engine.crew` lets its
-#: trainings meet.
-LONE: ContextVar[Callable[[], Replica]] = ContextVar("skest_lone", default=Replica)
 
 
 class EndOfTraining:

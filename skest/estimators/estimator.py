@@ -33,7 +33,7 @@ from skest.core.checks import Several, check_all, check_steps
 from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
 from skest.engine.evaluation import run_evaluation
-from skest.engine.loop import LONE, Replica
+from skest.engine.loop import Replica
 from skest.engine.model import ModelBuilder, ModelFn
 from skest.engine.prediction import (
     GetModel,
@@ -642,7 +642,7 @@ class Estimator:
         self, input_fn: Callable[..., Any], steps: int | None, max_steps: int | None
     ) -> Replica:
         if is_alone(self._config):
-            return LONE.get()()
+            return Replica()
         from skest.distributed.replicas import replica_for
 
         return replica_for(self.model_fn, input_fn, self._config, steps, max_steps)

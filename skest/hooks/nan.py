@@ -48,7 +48,7 @@ class NanLossHook(Hook):
     """
 
     def __init__(self, fail_on_nan_loss: bool = True) -> None:
-        self.fails = fail_on_nan_loss
+        self._fails = fail_on_nan_loss
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Look at the loss, or note it to look at several together."""
@@ -84,7 +84,7 @@ class NanLossHook(Hook):
                 message += " " + report_on_batch(*batch, raw)
             except Exception as error:  # of cells of any kind; the loss matters more
                 _logger.debug("There is no report on the batch: %s", error)
-        if self.fails:
+        if self._fails:
             raise NanLossDuringTrainingError(message)
         _logger.error(message)
         run.request_stop(_REASON)

@@ -90,11 +90,6 @@ class CheckpointSaverHook(Hook):
         extended.listeners = [*self.listeners, *listeners]
         return extended
 
-    @property
-    def is_for_the_end(self) -> bool:
-        """Whether it does nothing between the first step and the last."""
-        return self._timer is None and not self.listeners
-
     def begin(self, run: Run) -> None:
         """Save the state that training starts from, unless it is a checkpoint."""
         self._timer, self._saved_step = self._new_timer(), None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many models at once: searches and cross-validation that train them together."""
+"""Many models: searches and cross-validation that can end early, and ensembles."""
 
 from skest.model_selection.ensemble import EnsembleClassifier, EnsembleRegressor
 from skest.model_selection.fit_many import fit_many

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,12 @@ from skest.core.checks import warn
 from skest.core.sklearn_compat import safe_indexing
 from skest.exceptions import ExportError
 from skest.export.writer import write_export
-from skest.model_selection.together import Together
 
 
 class _Ensemble:
-    """Trains members together, and can be exported."""
+    """Can be exported."""
 
     weights: Any
-    n_jobs: int | None
 
     def onnx_graph(self) -> Any:
         """Return the ensemble as one ONNX graph, from raw columns to the mean.
@@ -94,31 +92,13 @@ class _Ensemble:
         name = type(self).__name__
         return mean_exported(members, times.tolist(), example, name)
 
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Fit the members that are not frozen, those of skest together.
-
-        Parameters
-        ----------
-        X, y : table and labels
-            As for ``fit`` of the members.
-        **fit_params
-            As in scikit-learn.
-
-        Returns
-        -------
-        object
-            This estimator.
-        """
-        with Together(self.n_jobs).active():
-            return super().fit(X, y, **fit_params)  # type: ignore[misc]
-
 
 class EnsembleClassifier(_Ensemble, VotingClassifier):
     """Mean of the probabilities of several classifiers.
 
-    It is `sklearn.ensemble.VotingClassifier` with ``voting="soft"``, which trains members
-    of skest together, and can be exported. The `ensemble` of a search makes one of models
-    that are fitted; its ``single_`` is the best candidate, as the search has refitted it.
+    It is `sklearn.ensemble.VotingClassifier` with ``voting="soft"``, which can be
+    exported. The `ensemble` of a search makes one of models that are fitted; its
+    ``single_`` is the best candidate, as the search has refitted it.
 
     Parameters
     ----------
@@ -127,7 +107,7 @@ class EnsembleClassifier(_Ensemble, VotingClassifier):
     weights : array-like of shape (n_estimators,), default=None
         How much each counts.
     n_jobs : int, default=None
-        Threads that train; for members that are not of skest, as in scikit-learn.
+        As in scikit-learn.
 
     Examples
     --------
@@ -154,9 +134,9 @@ class EnsembleClassifier(_Ensemble, VotingClassifier):
 class EnsembleRegressor(_Ensemble, VotingRegressor):
     """Mean of the predictions of several regressors.
 
-    It is `sklearn.ensemble.VotingRegressor`, which trains members of skest together, and
-    can be exported. The `ensemble` of a search makes one of models that are fitted; its
-    ``single_`` is the best candidate, as the search has refitted it.
+    It is `sklearn.ensemble.VotingRegressor`, which can be exported. The `ensemble` of a
+    search makes one of models that are fitted; its ``single_`` is the best candidate, as
+    the search has refitted it.
 
     Parameters
     ----------
@@ -165,7 +145,7 @@ class EnsembleRegressor(_Ensemble, VotingRegressor):
     weights : array-like of shape (n_estimators,), default=None
         How much each counts.
     n_jobs : int, default=None
-        Threads that train; for members that are not of skest, as in scikit-learn.
+        As in scikit-learn.
 
     Examples
     --------

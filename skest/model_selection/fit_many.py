@@ -1,31 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`fit_many`: many estimators fitted on one table, each as if it were alone."""
+"""`fit_many`: many estimators fitted on parts of one table, in several processes."""
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from contextvars import copy_context
-from functools import partial
-from hashlib import blake2b
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from joblib import effective_n_jobs
-from numpy.typing import NDArray
-from sklearn import config_context, get_config
 from sklearn.base import clone
 from sklearn.utils.parallel import Parallel, delayed
 
-from skest.core.checks import check_integer, each_once
-from skest.core.console import Listener, Named, heard_by, listener
-from skest.core.resources import IntraOpThreads
+from skest.core.checks import each_once
+from skest.core.console import (
+    Listener,
+    Named,
+    OutOfTime,
+    heard_by,
+    raising_on_interrupt,
+)
 from skest.core.sklearn_compat import safe_indexing
-from skest.engine.crew import Crew
-
-_MOST_MEMBERS = 256
-_PARTS_OF_A_PROCESS = 4
 
 
 def fit_many(
@@ -38,20 +30,13 @@ def fit_many(
     on_error: str = "raise",
     time_limit: float | None = None,
     n_jobs: int | None = None,
-    max_members: int | None = None,
 ) -> list[Any]:
     """Fit many estimators on a table, or on parts of it.
-
-    Each is fitted as by its own ``fit``, with the same result: bit for bit where products
-    of matrices, one by one and in a batch, round alike. But those whose training steps
-    are the same operations take them together, whatever their rates, penalties, seeds
-    and rows.
 
     Parameters
     ----------
     estimators : sequence of estimators
-        They stay as they are; clones are fitted. Those that cannot be trained with
-        others are fitted alone, and a line of the log says why.
+        They stay as they are; clones are fitted.
     X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
         Training data of all.
     y : array-like of shape (n_samples,) or (n_samples, n_outputs), or dict of arrays
@@ -65,12 +50,10 @@ def fit_many(
         and the others are fitted. So does Ctrl-C with what is not fitted by then.
     time_limit : float, seconds, default=None
         What is not fitted by then has a TimeoutError in its place, whatever `on_error` is.
+        A training ends with its epoch.
     n_jobs : int, default=None
-        Processes to share the work among, as in scikit-learn: None is one, unless there is
-        a `joblib.parallel_config`; -1 is one for each core. (Threads would not help: small
-        networks spend too much of their time in Python, where only one thread can be.)
-    max_members : int, default=None
-        Most estimators in training at a time. None goes by the free memory.
+        Processes, as in scikit-learn: None is one, unless there is a
+        `joblib.parallel_config`; -1 is one for each core.
 
     Returns
     -------
@@ -107,47 +90,30 @@ def fit_many(
             "'estimators' must be a sequence of estimators; got one, a "
             f"{type(estimators).__name__}. Put it into a list, or call its fit."
         )
-    estimators = list(estimators)
-    rows = rows if rows is None else list(rows)
+    clones = [clone(estimator) for estimator in estimators]
     if on_error not in ("raise", "return"):
         raise ValueError(f"'on_error' must be 'raise' or 'return'; got {on_error!r}.")
-    if rows is not None and len(rows) != len(estimators):
+    own_rows = [None] * len(clones) if rows is None else _checked_rows(rows, X)
+    if len(own_rows) != len(clones):
         raise ValueError(
-            f"'rows' must have an entry for each of the {len(estimators)} estimators; "
-            f"got {len(rows)}."
+            f"'rows' must have an entry for each of the {len(clones)} estimators; "
+            f"got {len(own_rows)}."
         )
-    if max_members is not None:
-        check_integer(max_members, "max_members", "fit_many", minimum=1)
-    n_jobs = max(1, min(effective_n_jobs(n_jobs), len(estimators)))
-    rows = [None] * len(estimators) if rows is None else _checked_rows(rows, X)
-    deadline = time.monotonic() + (np.inf if time_limit is None else time_limit)
-    at_once = max(1, (max_members or _most_members(X)) // n_jobs)
-    clones = [clone(estimator) for estimator in estimators]
-    heard = listener()
-    listeners: list[Listener] = [
-        heard or Named(f"Model {i} of {len(clones)}: ")
-        for i in range(1, 1 + len(clones))
+    end = np.inf if time_limit is None else time.time() + time_limit
+    data = {"X": X, "y": y}
+    if sample_weight is not None:
+        data["sample_weight"] = sample_weight
+    calls = [
+        delayed(_fit)(
+            model, data, own, Named(f"Model {i} of {len(clones)}: ", end), on_error
+        )
+        for i, (model, own) in enumerate(zip(clones, own_rows, strict=True), 1)
     ]
-    fit = partial(_fit_here, at_once=at_once, deadline=deadline, on_error=on_error)
-    if n_jobs == 1:
-        return fit(clones, listeners, _Table(X, y, sample_weight, rows))
-    if heard is not None:  # here, and not in other processes
-        listeners = [Listener()] * len(clones)
-    # Neighbours are alike as a rule, and some parts take longer than others.
-    n_members = -(-len(clones) // (_PARTS_OF_A_PROCESS * n_jobs))
-    parts = [slice(i, i + n_members) for i in range(0, len(clones), n_members)]
-    results = Parallel(n_jobs, return_as="generator")(
-        delayed(fit)(
-            clones[part], listeners[part], _Table(X, y, sample_weight, rows[part])
-        )
-        for part in parts
-    )
     fitted: list[Any] = []
     try:
-        for result in results:
-            fitted += result
-            if heard is not None:
-                heard.fitted(len(result))
+        with each_once(), raising_on_interrupt():
+            for result in Parallel(n_jobs, return_as="generator")(calls):
+                fitted.append(result)  # one by one, for Ctrl-C leaves what is done
     except KeyboardInterrupt as error:
         if on_error == "raise":
             raise
@@ -155,57 +121,32 @@ def fit_many(
     return fitted
 
 
-def _fit_here(
-    clones: Sequence[Any],
-    listeners: Sequence[Listener],
-    table: "_Table",
-    *,
-    at_once: int,
-    deadline: float,
+def _fit(
+    estimator: Any,
+    data: Mapping[str, Any],
+    rows: Any,
+    listener: Listener,
     on_error: str,
-) -> list[Any]:
-    """Fit estimators in this process."""
-    crew = Crew(at_once, deadline)
-    fitted: list[Any] = [None] * len(clones)
-    config = get_config()  # which every thread has for itself
-
-    def fit(position: int) -> None:
+) -> Any:
+    """Fit an estimator on some rows; return it, or an error."""
+    with heard_by(listener):
         try:
-            crew.check()
-            with (
-                config_context(**config),
-                heard_by(listeners[position]),
-                table.part(position) as part,
-            ):
-                fitted[position] = clones[position].fit(**part)
-        except BaseException as error:
-            fitted[position] = error
-            if on_error == "raise" and not isinstance(error, TimeoutError):
-                crew.stopped_by = crew.stopped_by or error
-        if not isinstance(fitted[position], TimeoutError | KeyboardInterrupt):
-            listeners[position].fitted(1)
+            listener.check()
+            if rows is not None:
+                data = {name: _indexed(values, rows) for name, values in data.items()}
+            return estimator.fit(**data)
+        except OutOfTime:
+            return TimeoutError("The time limit of fit_many was over before this.")
+        except Exception as error:
+            if on_error == "raise":
+                raise
+            return error
 
-    # In a thread of its own, for Ctrl-C comes to this one.
-    with (
-        each_once(),
-        IntraOpThreads.limited_to(1, wanted=1),
-        ThreadPoolExecutor(1) as pool,
-    ):
-        fits = [partial(fit, position) for position in range(len(clones))]
-        work = pool.submit(copy_context().run, crew.run, fits)
-        try:
-            wait([work])
-        except KeyboardInterrupt as error:
-            crew.stopped_by = crew.stopped_by or error
-            wait([work])
-    if on_error == "raise" and crew.stopped_by is not None:
-        raise crew.stopped_by
-    if any(result is None for result in fitted):
-        raise RuntimeError(
-            "fit_many has not come to its end, because no more threads can be started. "
-            f"Lower 'max_members', which is {at_once}."
-        )
-    return fitted
+
+def _indexed(data: Any, rows: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: safe_indexing(values, rows) for key, values in data.items()}
+    return safe_indexing(data, rows)
 
 
 def _checked_rows(rows: Sequence[Any], X: Any) -> list[Any]:
@@ -230,71 +171,3 @@ def _checked_rows(rows: Sequence[Any], X: Any) -> list[Any]:
                 )
         found.append(own)
     return found
-
-
-class _Table:
-    """The rows that estimators are fitted on; those that are equal are taken once.
-
-    Parameters
-    ----------
-    X, y, sample_weight, rows
-        See `fit_many`.
-    """
-
-    def __init__(self, X: Any, y: Any, sample_weight: Any, rows: Sequence[Any]) -> None:
-        self._data = {"X": X, "y": y}
-        if sample_weight is not None:
-            self._data["sample_weight"] = sample_weight
-        self._rows = rows
-        self._keys = [None if r is None else _digest(r) for r in rows]
-        self._n_left = Counter(self._keys)
-        self._parts: dict[Any, dict[str, Any]] = {}
-
-    @contextmanager
-    def part(self, position: int) -> Iterator[dict[str, Any]]:
-        """Return the rows of an estimator, which are kept while others need them."""
-        rows, key = self._rows[position], self._keys[position]
-        if key not in self._parts:
-            taken = self._data
-            if rows is not None:
-                taken = {k: _indexed(data, rows) for k, data in taken.items()}
-            self._parts[key] = taken
-        try:
-            yield self._parts[key]
-        finally:
-            self._n_left[key] -= 1
-            if not self._n_left[key]:
-                del self._parts[key]
-
-
-def _most_members(X: Any) -> int:
-    """Return how many trainings the free memory has a place for."""
-    columns = X.values() if isinstance(X, Mapping) else [X]
-    n_bytes = sum(map(_n_bytes, columns))
-    return max(1, min(_MOST_MEMBERS, int(_free_memory() / 2 / (4 * n_bytes + 2**22))))
-
-
-def _n_bytes(data: Any) -> int:
-    if hasattr(data, "memory_usage"):
-        return int(np.sum(data.memory_usage(deep=False)))
-    n_bytes = getattr(data, "nbytes", None)
-    return int(np.asarray(data).nbytes if n_bytes is None else n_bytes)
-
-
-def _free_memory() -> float:
-    try:
-        with open("/proc/meminfo") as file:
-            lines = dict(line.split(":", 1) for line in file)
-        return 1024 * float(lines["MemAvailable"].split()[0])
-    except (OSError, KeyError):
-        return 2.0**32
-
-
-def _digest(rows: NDArray[Any]) -> bytes:
-    return blake2b(np.ascontiguousarray(rows).tobytes(), digest_size=16).digest()
-
-
-def _indexed(data: Any, rows: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {key: safe_indexing(values, rows) for key, values in data.items()}
-    return safe_indexing(data, rows)

@@ -20,8 +20,8 @@ _SHARE = 0.1  # of the time so far, until the next
 class SearchProgress(Listener):
     """Prints a line now and then: what is done, the best score, and the time left.
 
-    The lines of the trainings are its clock, and are not printed: those of many at once
-    tell nobody anything.
+    The lines of the trainings are its clock, and are not printed: those of many tell
+    nobody anything.
 
     Parameters
     ----------
@@ -29,20 +29,20 @@ class SearchProgress(Listener):
         What is to be fitted.
     name : str or None
         The score to tell of, if there are several.
-    seconds_left : float
-        Until the time limit.
+    end : float
+        Of the time limit, see `Listener`.
     """
 
     def __init__(
-        self, tasks: Sequence[Any], name: str | None, seconds_left: float = np.inf
+        self, tasks: Sequence[Any], name: str | None, end: float = np.inf
     ) -> None:
+        super().__init__(end)
         self._by_candidate: dict[Any, list[Any]] = defaultdict(list)
         for task in tasks:
             self._by_candidate[task.given.get("candidate_progress")].append(task)
         self._n_fits, self._n_fitted = len(tasks), 0
         self._name = name
         self._began = self._told = time.monotonic()
-        self._end = self._began + seconds_left
 
     def line(self, text: str) -> None:
         """Say something, if it is time to."""
@@ -68,7 +68,8 @@ class SearchProgress(Listener):
                 parts.append(f"best score {np.nanmax(done):.4g}")
         spent, n_left = now - self._began, self._n_fits - self._n_fitted
         if self._n_fitted and n_left:
-            left = min(spent / self._n_fitted * n_left, max(0.0, self._end - now))
+            left = spent / self._n_fitted * n_left
+            left = min(left, max(0.0, self.end - time.time()))
             parts.append(f"about {duration(left)} left")
         else:
             parts.append(f"{duration(spent)} so far")

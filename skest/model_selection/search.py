@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scikit-learn's searches and validation; candidates and folds of skest train together."""
+"""scikit-learn's searches and validation, with an early end and an ensemble."""
 
 import copy
 import inspect
@@ -17,7 +17,7 @@ from skest.core.checks import each_once, warn
 from skest.core.sklearn_compat import Interval
 from skest.model_selection.ensemble import check_can_average, greedy_ensemble
 from skest.model_selection.progress import UNFINISHED
-from skest.model_selection.together import Together
+from skest.model_selection.tasks import Tasks
 
 _ROUNDS = 32  # as TabPack has (arXiv 2607.05380)
 
@@ -29,11 +29,10 @@ class _Stopped(Exception):  # noqa: N818, no error: a way out
 _ADDED: dict[str, list[Any]] = {
     "ensemble": ["boolean", Interval(Integral, 1, None, closed="left")],
     "time_limit": [Interval(Real, 0, None, closed="neither"), None],
-    "max_members": [Interval(Integral, 1, None, closed="left"), None],
 }
 
 
-_ADDED_DEFAULTS = {"ensemble": False, "time_limit": None, "max_members": None}
+_ADDED_DEFAULTS = {"ensemble": False, "time_limit": None}
 
 
 def _constructor(**changed: Any) -> Callable[[type], type]:
@@ -74,7 +73,6 @@ class _Search:
     estimator: Any
     ensemble: bool | int
     time_limit: float | None
-    max_members: int | None
     n_jobs: int | None
     refit: Any
     verbose: int
@@ -103,11 +101,10 @@ class _Search:
         self._validate_params()  # type: ignore[attr-defined]
         self._members: list[Any] = []
         vars(self).pop("ensemble_score_", None)  # of an earlier fit
-        self._together = Together(
+        self._tasks = Tasks(
             self.n_jobs,
             partial=True,
             time_limit=self.time_limit,
-            max_members=self.max_members,
             keep=bool(self.ensemble),
             resource=self._resource_to_go_on(),
             verbose=self.verbose,
@@ -115,12 +112,12 @@ class _Search:
         )
         try:
             with each_once():
-                with self._together.active():
+                with self._tasks.active():
                     super().fit(X, y, **params)  # type: ignore[misc]
                 if self.ensemble and self.refit:
                     self._make_ensemble(X, y)
         finally:
-            del self._together, self._members
+            del self._tasks, self._members
         return self
 
     def _resource_to_go_on(self) -> str:
@@ -134,10 +131,10 @@ class _Search:
     def _run_search(
         self, evaluate_candidates: Any, *, callback_ctx: Any = None
     ) -> None:
-        self._together.take_no_more()  # such as those of the refit
+        self._tasks.take_no_more()  # such as those of the refit
 
         def evaluate(*args: Any, **kwargs: Any) -> Any:
-            if self._together.stopped is not None:
+            if self._tasks.stopped is not None:
                 raise _Stopped
             return evaluate_candidates(*args, **kwargs)
 
@@ -165,7 +162,7 @@ class _Search:
             if not any(UNFINISHED in result for result in results)
         ]
         if len(done) < len(candidate_params):
-            stopped = self._together.stopped
+            stopped = self._tasks.stopped
             if not done:
                 raise stopped  # type: ignore[misc]
             why = "Ctrl-C" if isinstance(stopped, KeyboardInterrupt) else stopped
@@ -209,13 +206,11 @@ class _Search:
 
 @_constructor()
 class GridSearchCV(_Search, model_selection.GridSearchCV):
-    """Exhaustive search, with candidates and folds trained together.
+    """Exhaustive search that can end early and makes an ensemble of what it has trained.
 
-    It is `sklearn.model_selection.GridSearchCV`, with its parameters, attributes and
-    errors, and its results are the same. Estimators of skest, also as the last step of a
-    pipeline, are trained together, see `fit_many`; steps before them run once for each
-    split, for all candidates that agree in them. Others, and estimators with callbacks,
-    are fitted by scikit-learn as ever.
+    It is `sklearn.model_selection.GridSearchCV`, with its parameters, attributes, errors
+    and results, for estimators of skest and others. In one process, the steps of a pipeline
+    before the last run once for each split, for all candidates that agree in them.
 
     Ctrl-C ends the search and not the call: `cv_results_` has the candidates that were done
     on all splits, and the best of them is refitted.
@@ -239,10 +234,8 @@ return_train_score
         loss of probabilities or the squared error. `best_estimator_`, which predicts, is
         the ensemble then, and its ``single_`` what else it would be.
     time_limit : float, default=None
-        Seconds after which the search ends as by Ctrl-C. The refit, and the choice of the
-        ensemble, come on top.
-    max_members : int, default=None
-        How many models train in one stack at most; None goes by the free memory.
+        Seconds after which the search ends as by Ctrl-C, estimators of skest at the end of
+        an epoch. The refit, and the choice of the ensemble, come on top.
 
     Attributes
     ----------
@@ -270,7 +263,7 @@ return_train_score
 
 @_constructor()
 class RandomizedSearchCV(_Search, model_selection.RandomizedSearchCV):
-    """Search among random candidates, trained together with their folds.
+    """Search among random candidates.
 
     It is `sklearn.model_selection.RandomizedSearchCV`; see `GridSearchCV` for what is
     added.
@@ -280,7 +273,7 @@ class RandomizedSearchCV(_Search, model_selection.RandomizedSearchCV):
     estimator, param_distributions, n_iter, scoring, refit, cv, verbose, pre_dispatch, \
 random_state, error_score, return_train_score
         As in scikit-learn.
-    n_jobs, ensemble, time_limit, max_members
+    n_jobs, ensemble, time_limit
         As in `GridSearchCV`.
 
     Examples
@@ -354,7 +347,7 @@ refit, error_score, return_train_score, random_state, verbose
         iteration.
     max_resources : int or "auto", default="auto"
         "auto" is the number that the estimator has as this parameter.
-    n_jobs, ensemble, time_limit, max_members
+    n_jobs, ensemble, time_limit
         As in `GridSearchCV`.
 
     Examples
@@ -391,7 +384,7 @@ verbose
         iteration.
     max_resources : int or "auto", default="auto"
         "auto" is the number that the estimator has as this parameter.
-    n_jobs, ensemble, time_limit, max_members
+    n_jobs, ensemble, time_limit
         As in `GridSearchCV`.
 
     Examples
@@ -409,12 +402,12 @@ verbose
 
 
 def cross_validate(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any:
-    """Score an estimator by cross-validation, with the folds trained together.
+    """Score an estimator by cross-validation, and say how far it is.
 
     Parameters
     ----------
     estimator : estimator
-        Of skest, also as the last step of a pipeline; others are fitted as ever.
+        Of skest, or another.
     X, y : table and labels
         As for `sklearn.model_selection.cross_validate`.
     **options
@@ -436,17 +429,17 @@ def cross_validate(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any
     >>> bool(found["test_score"].mean() > 0.9)
     True
     """
-    with _together(options):
+    with _telling(options):
         return model_selection.cross_validate(estimator, X, y, **options)
 
 
 def cross_val_predict(estimator: Any, X: Any, y: Any = None, **options: Any) -> Any:
-    """Predict every row by an estimator that was not fitted on it.
+    """Predict every row by an estimator that was not fitted on it, as scikit-learn does.
 
     Parameters
     ----------
     estimator : estimator
-        Of skest, also as the last step of a pipeline; others are fitted as ever.
+        Of skest, or another.
     X, y : table and labels
         As for `sklearn.model_selection.cross_val_predict`.
     **options
@@ -467,13 +460,13 @@ def cross_val_predict(estimator: Any, X: Any, y: Any = None, **options: Any) -> 
     >>> cross_val_predict(model, X, y, cv=3, method="predict_proba").shape
     (150, 3)
     """
-    with _together(options):
+    with _telling(options):
         return model_selection.cross_val_predict(estimator, X, y, **options)
 
 
 @contextmanager
-def _together(options: dict[str, Any]) -> Iterator[None]:
-    """Train together, and say how far it is instead of joblib."""
+def _telling(options: dict[str, Any]) -> Iterator[None]:
+    """Say how far it is instead of joblib."""
     verbose = options.pop("verbose", 0)
-    with each_once(), Together(options.get("n_jobs"), verbose=verbose).active():
+    with each_once(), Tasks(options.get("n_jobs"), verbose=verbose).active():
         yield

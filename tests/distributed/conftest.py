@@ -2,7 +2,6 @@
 """Parameter servers in threads, for trainings of this process."""
 
 import functools
-from contextvars import ContextVar
 
 import pytest
 
@@ -22,9 +21,7 @@ def served(monkeypatch):
             return train()
         with LocalServers(num_ps) as servers, monkeypatch.context() as patch:
             make = functools.partial(replica, servers.addresses, **options)
-            patch.setattr(
-                "skest.estimators.estimator.LONE", ContextVar("test", default=make)
-            )
+            patch.setattr("skest.estimators.estimator.Replica", make)
             try:
                 return train()
             finally:

@@ -3,7 +3,6 @@
 
 import contextlib
 import threading
-from contextvars import ContextVar
 
 import pytest
 import torch
@@ -37,10 +36,7 @@ def plain_model(features, labels, mode):
 def train(monkeypatch):
     """Return ``train(addresses, roles, ...)``, which trains with workers in threads."""
     local = threading.local()
-    monkeypatch.setattr(
-        "skest.estimators.estimator.LONE",
-        ContextVar("test", default=lambda: local.replica),
-    )
+    monkeypatch.setattr("skest.estimators.estimator.Replica", lambda: local.replica)
     # In one process only one training at a time may draw from torch's generator; none
     # of these does.
     lock = contextlib.nullcontext()

@@ -41,6 +41,7 @@ def gradients_used(network, **fields):
 
 def test_gradients_that_no_optimizer_uses_do_not_count():
     network = nn.Linear(2, 1)
+    nn.init.constant_(network.weight, 3.0)  # far from where the gradient vanishes
     optimizer = torch.optim.SGD([network.weight], lr=0.5)
     for _ in range(3):  # nobody resets the gradient of the bias: it grows
         weight, _ = gradients_used(network, optimizer=optimizer, clip_norm=1e-3)

@@ -143,10 +143,7 @@ def test_as_scikit_learn(title, cancer):
     assert_same_results(ours.cv_results_, theirs.cv_results_)
     assert ours.best_params_ == theirs.best_params_
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
-    assert (
-        vars(ours).keys() - {"ensemble", "time_limit", "max_members"}
-        == vars(theirs).keys()
-    )
+    assert vars(ours).keys() - {"ensemble", "time_limit"} == vars(theirs).keys()
     again = pickle.loads(pickle.dumps(ours))
     np.testing.assert_array_equal(again.predict(X), ours.predict(X))
     assert clone(ours).get_params().keys() == ours.get_params().keys()
@@ -272,16 +269,13 @@ def press_ctrl_c():
     time.sleep(1)  # until the signal has come
 
 
-ONE_BY_ONE = {"n_jobs": 1, "max_members": 1}
-
-
 def with_hook(when, act):
     return clone(MODEL).set_params(hooks=[InTraining(when, act)])
 
 
 def test_ctrl_c_returns_what_is_done(cancer, capsys):
     model, grid = with_hook(6, press_ctrl_c), {"max_iter": [1, 2, 3, 4]}
-    search = GridSearchCV(model, grid, cv=2, verbose=1, **ONE_BY_ONE)
+    search = GridSearchCV(model, grid, cv=2, verbose=1)
     with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 2 of 4 candidates"):
         search.fit(*cancer)
     assert "2 of 4 candidates done" in capsys.readouterr().out
@@ -292,7 +286,7 @@ def test_ctrl_c_returns_what_is_done(cancer, capsys):
     with pytest.raises(KeyboardInterrupt):
         cross_validate(with_hook(2, press_ctrl_c), *cancer, cv=3)
     model, options = with_hook(5, press_ctrl_c), {"factor": 2, "min_resources": 1}
-    options |= {"max_resources": 2, "cv": 2, **ONE_BY_ONE}
+    options |= {"max_resources": 2, "cv": 2}
     halving = HalvingGridSearchCV(model, RATES, **options)
     with pytest.warns(UserWarning, match=r"early \(Ctrl-C\).* 2 of 3 candidates"):
         halving.fit(*cancer)
@@ -309,7 +303,7 @@ def test_time_limit(cancer):
     encode = make_column_transformer((StandardScaler(), [0, 1]), n_jobs=1)
     model = make_pipeline(encode, with_hook(5, lambda: time.sleep(2)))
     grid = {"dnnclassifier__max_iter": [1, 2, 3, 4]}
-    options = {"cv": 2, "ensemble": True, **ONE_BY_ONE}
+    options = {"cv": 2, "ensemble": True}
     search = GridSearchCV(model, grid, time_limit=2, **options)
     with pytest.warns(
         UserWarning, match=r"time_limit=2 is over.* [12] of 4 candidates"
@@ -384,15 +378,6 @@ def test_a_search_warns_once(people):
     assert said == [__file__]
 
 
-def test_what_is_left_to_scikit_learn_is_said(cancer, caplog):
-    grid = {"standardscaler": ["passthrough"]}
-    search = GridSearchCV(make_pipeline(StandardScaler(), LogisticRegression()), grid)
-    with caplog.at_level("INFO", "skest"):
-        cross_validate(search, *cancer, cv=2)
-    assert "does 2 of 2 fits one by one: GridSearchCV is no estimator" in caplog.text
-    assert "does 5 of 5 fits one by one: LogisticRegression is no" in caplog.text
-
-
 def test_cross_validation_as_scikit_learn(cancer, people):
     options = {"cv": 3, "return_train_score": True, "scoring": ["accuracy", "roc_auc"]}
     for X, y in (cancer, people):
@@ -405,3 +390,24 @@ def test_cross_validation_as_scikit_learn(cancer, people):
                 cross_val_predict(MODEL, X, y, cv=3, method=method),
                 model_selection.cross_val_predict(MODEL, X, y, cv=3, method=method),
             )
+
+
+@pytest.mark.slow
+def test_processes(cancer):
+    """Going on, the ensemble and the time limit work across processes."""
+    rates = {"learning_rate": [0.0001, 0.001, 0.01]}
+    options = {"max_resources": 4, "factor": 2, "min_resources": 2, "cv": 2}
+    one, two = (
+        HalvingGridSearchCV(MODEL, rates, n_jobs=n_jobs, ensemble=True, **options)
+        for n_jobs in (1, 2)
+    )
+    assert_same_results(two.fit(*cancer).cv_results_, one.fit(*cancer).cv_results_)
+    assert two.ensemble_score_ == one.ensemble_score_
+    grid = {"learning_rate": [0.01, -1.0], "max_iter": [1]}
+    with pytest.warns(FitFailedWarning, match="Candidate: {'learning_rate': -1.0"):
+        GridSearchCV(MODEL, grid, cv=2, n_jobs=2).fit(*cancer)
+    endless = clone(MODEL).set_params(n_iter_no_change=np.inf)
+    grid = {"max_iter": [1, 10**6]}
+    search = GridSearchCV(endless, grid, cv=2, n_jobs=2, time_limit=5)
+    with pytest.warns(UserWarning, match="time_limit=5 is over.* 1 of 2 candidates"):
+        search.fit(*cancer)

@@ -51,7 +51,6 @@ def make_step(
     *,
     has_table: bool = False,
     halves: Halves = LOCAL,
-    recorded: Callable[..., Step | None] | None = None,
 ) -> Step:
     """Return what takes the training steps.
 
@@ -69,9 +68,6 @@ def make_step(
         Whether all batches are rows of one table.
     halves : Halves, default=LOCAL
         The eager step.
-    recorded : callable, default=None
-        ``recorded(spec, hooks, n_steps, with_update)`` returns another way to take steps
-        that can be recorded, perhaps with their updates; or None.
 
     Returns
     -------
@@ -80,8 +76,8 @@ def make_step(
     """
     eager = halves.eager(spec)
     is_asked_for = execution == "graph"
-    is_short = n_steps is not None and n_steps < _WORTH_RECORDING and not is_asked_for
-    if execution == "eager" or (is_short and not recorded):
+    is_short = n_steps is not None and n_steps < _WORTH_RECORDING
+    if execution == "eager" or (is_short and not is_asked_for):
         return eager
     report = _logger.warning if is_asked_for else _logger.info
     reason = _obstacle_in_steps(spec, hooks)
@@ -90,13 +86,6 @@ def make_step(
     if reason is not None:
         report(f"Training steps are taken eagerly: {reason}.")
         return eager
-    with_update = _is_update_fixed(spec, hooks, halves)
-    if recorded is not None:
-        other = recorded(spec, hooks, n_steps, with_update)
-        if other is not None:
-            return other
-    if is_short:
-        return eager
     # What a step needs from servers may be known from the third one on only.
     first = 1 if halves is LOCAL else 2
     is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))
@@ -104,7 +93,7 @@ def make_step(
         spec,
         eager_steps=_EAGER_STEPS if n_steps is None and not is_asked_for else first,
         report=report,
-        with_update=with_update,
+        with_update=_is_update_fixed(spec, hooks, halves),
         program=CudaGraphProgram if is_on_gpu else Program,
         has_table=has_table,
         halves=halves,

@@ -143,7 +143,7 @@ class GraphStep:
         n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
         if self._is_eager or self._seen[kind] <= n_eager:
             return self._eager(features, labels)
-        if self._with_update and join_counters(self._spec.optimizers):
+        if self._with_update and _join_counters(self._spec.optimizers):
             self._forget()  # they work on other tensors
         captures = self._program is CudaGraphProgram  # memory for one kind is enough
         program = Program if captures and not is_first else self._program
@@ -152,7 +152,7 @@ class GraphStep:
             self._stay_eager(found)
             return loss
         self._replays[kind] = found
-        if self._may_count_rows and are_flat(features, labels, tensors):
+        if self._may_count_rows and _are_flat(features, labels, tensors):
             self._of_rows[len(labels)] = found
         return loss
 
@@ -167,7 +167,7 @@ class GraphStep:
         spec, halves = self._spec, self._halves
         recorder = Recorder(tensors)
         recording = recorder.recording
-        undo = undo_of(spec)
+        undo = restorer(spec.network or nn.Module(), torch.default_generator)
         try:
             with recorder:
                 loss = halves.compute(spec, features, labels)
@@ -183,7 +183,7 @@ class GraphStep:
         }
         has_update = self._with_update and obstacle is None
         if has_update:
-            has_update = record_update(spec, recorder)
+            has_update = _record_update(spec, recorder)
         else:
             halves.update(spec)
         if obstacle is not None:
@@ -272,7 +272,7 @@ class _Replay:
                 parameter.grad = gradient
 
 
-def record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
+def _record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
     """Update the variables, and tell whether it can be repeated from the recording."""
     tables = [o for o in spec.optimizers if isinstance(o, RowSparse)]
     before = _slots(spec.optimizers)
@@ -294,7 +294,7 @@ def _slots(optimizers: Iterable[Optimizer]) -> list[Any]:
     return [v for o in optimizers for s in o.state.values() for v in s.values()]
 
 
-def join_counters(optimizers: Iterable[Optimizer]) -> bool:
+def _join_counters(optimizers: Iterable[Optimizer]) -> bool:
     """Let slots of single numbers be elements of one tensor, with the same values.
 
     Every parameter has a counter of its own, which is a tensor, and to add 1 to each
@@ -325,17 +325,8 @@ def join_counters(optimizers: Iterable[Optimizer]) -> bool:
     return has_joined
 
 
-def are_flat(features: Any, labels: Any, tensors: Sequence[Tensor]) -> bool:
+def _are_flat(features: Any, labels: Any, tensors: Sequence[Tensor]) -> bool:
     """Tell whether a batch is a dictionary of features, and labels, in this order."""
     if type(features) is not dict or not isinstance(labels, Tensor):
         return False
     return [*map(id, (*features.values(), labels))] == [*map(id, tensors)]
-
-
-def undo_of(spec: EstimatorSpec, *, is_alone: bool = True) -> Callable[[], None]:
-    """Return what sets buffers and generators to their present states.
-
-    The global generator is one of them if it `is_alone`: other threads may use it.
-    """
-    alone = [torch.default_generator] if is_alone else []
-    return restorer(spec.network or nn.Module(), *alone)

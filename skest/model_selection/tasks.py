@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Tasks`: the fits that scikit-learn hands to joblib, which may end early or go on.
+
+A search of scikit-learn gives all its fits to joblib in one call, and only a backend of
+joblib sees them one by one.
+"""
+
+import copy
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import joblib
+import numpy as np
+from joblib.parallel import ParallelBackendBase, get_active_backend
+from sklearn.pipeline import Pipeline
+from sklearn.utils.parallel import Parallel, delayed
+
+from skest.core.console import Listener, OutOfTime, heard_by, raising_on_interrupt
+from skest.model_selection.progress import UNFINISHED, SearchProgress
+
+_ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
+_MOST_STEPS = 64  # of pipelines that are kept, with what they return for the rows
+
+
+class Task:
+    """A call of scikit-learn that fits an estimator, and may score it or predict.
+
+    Parameters
+    ----------
+    batch : callable
+        What joblib submits.
+    callback : callable
+        To be told that the call has ended.
+    """
+
+    def __init__(self, batch: Any, callback: Callable[..., Any]) -> None:
+        ((self.call, args, kwargs),) = batch.items
+        self._bound = inspect.signature(self.call).bind(*args, **kwargs)
+        self.given: dict[str, Any] = self._bound.arguments
+        self.callback = callback
+        self.result: Any = None
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """What the candidate sets."""
+        return self.given.get("parameters") or {}
+
+    def own(self, counts: Callable[[str], bool]) -> Any:
+        """Return some of the parameters of the candidate, to compare."""
+        # By identity: a grid hands out the same objects, of which some have no hash and
+        # no truth value of an equality.
+        return frozenset((k, id(v)) for k, v in self.parameters.items() if counts(k))
+
+    def bound(self) -> Callable[[], Any]:
+        """Return the call with its arguments."""
+        return partial(self.call, *self._bound.args, **self._bound.kwargs)
+
+
+class Tasks(ParallelBackendBase):
+    """Runs the tasks of scikit-learn in the backend of joblib that was active before.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        Processes, as in scikit-learn.
+    partial : bool, default=False
+        Whether Ctrl-C and the time limit leave results that are `UNFINISHED`, or raise.
+    time_limit : float or None, default=None
+        Seconds from now.
+    keep : bool, default=False
+        Whether results have the fitted "estimator", and "test", the rows held out.
+    resource : str, default=""
+        Name of ``max_iter``, up to which estimators go on that were trained with less.
+    verbose : int, default=0
+        From 1 on it prints how far it is, in the place of the lines of the estimators.
+    score : str or None, default=None
+        The score to tell of, if there are several.
+    """
+
+    def __init__(
+        self,
+        n_jobs: int | None,
+        *,
+        partial: bool = False,
+        time_limit: float | None = None,
+        keep: bool = False,
+        resource: str = "",
+        verbose: int = 0,
+        score: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._before, default = get_active_backend()
+        self._n_jobs = default if n_jobs is None else n_jobs
+        self._partial, self._keep, self._resource = partial, keep, resource
+        self._verbose, self._score = verbose, score
+        self._limit = time_limit
+        self._end = np.inf if time_limit is None else time.time() + time_limit
+        self._waiting: list[Task] = []
+        self._trained: dict[Any, tuple[Any, int]] = {}
+        self._example: Any = None
+        #: Why it has stopped, if it has.
+        self.stopped: BaseException | None = None
+
+    def __reduce__(self) -> Any:
+        # The search, which has this, goes with its tasks to other processes.
+        return Tasks, (None,)
+
+    @contextmanager
+    def active(self) -> Iterator["Tasks"]:
+        """Be what scikit-learn hands its fits to."""
+        self._config = joblib.parallel_config(backend=self)
+        with self._config:
+            yield self
+
+    def take_no_more(self) -> None:
+        """Leave later calls of joblib to what was active before."""
+        self._config.unregister()
+
+    # What joblib calls
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return how many tasks may come before the first is asked for its result."""
+        return _ALL
+
+    def submit(self, func: Any, callback: Any = None) -> Task:
+        """Take a task."""
+        self._waiting.append(Task(func, callback))
+        return self._waiting[-1]
+
+    apply_async = submit  # its name before joblib 1.5
+
+    def retrieve_result(self, out: Task, timeout: float | None = None) -> list[Any]:
+        """Return the result of a task; the first call runs all that wait."""
+        if self._waiting:
+            tasks, self._waiting = self._waiting, []
+            with joblib.parallel_config(backend=self._before):
+                self._run(tasks)
+        out.callback(out)
+        return [out.result]
+
+    # What it does with them
+
+    def _run(self, tasks: list[Task]) -> None:
+        progress: Listener = Listener(self._end)
+        if self._verbose:
+            progress = SearchProgress(tasks, self._score, self._end)
+        # Other processes share nothing, and nobody would see their lines.
+        is_here = joblib.effective_n_jobs(self._n_jobs) == 1
+        heard = progress if is_here else Listener(self._end)
+        steps = SharedSteps()
+        calls = (delayed(_run)(self._call(task), heard) for task in tasks)
+        results = Parallel(n_jobs=self._n_jobs, return_as="generator")(calls)
+        try:
+            with raising_on_interrupt():
+                for task in tasks:
+                    with steps.lent_to(task) if is_here else nullcontext():
+                        self._finish(task, next(results))
+                    progress.fitted(1)
+        except KeyboardInterrupt as error:
+            self.stopped = error
+        except OutOfTime:
+            self.stopped = TimeoutError(f"time_limit={self._limit} is over")
+        if isinstance(progress, SearchProgress):
+            progress.tell()
+        for task in tasks:
+            if task.result is None:
+                self._leave(task)
+
+    def _call(self, task: Task) -> Callable[[], Any]:
+        """Return the call of a task; an estimator that was trained before goes on."""
+        if self._keep or self._resource:
+            task.given["return_estimator"] = True
+        if not self._resource or self._candidate(task) not in self._trained:
+            return task.bound()
+        trained, n_epochs = self._trained[self._candidate(task)]
+        estimator = task.given["estimator"] = _copied(trained)
+        n_more = task.parameters[self._resource] - n_epochs
+        return partial(_go_on, task.bound(), estimator, self._resource, n_more)
+
+    def _candidate(self, task: Task) -> Any:
+        """Return what a candidate keeps from call to call, and the number of the split."""
+        own = task.own(lambda name: name != self._resource)
+        return own, task.given["split_progress"][0]
+
+    def _finish(self, task: Task, result: Any) -> None:
+        if result is None:
+            raise OutOfTime
+        self._example = task.result = result
+        if self._keep:
+            result["test"] = task.given["test"]
+        if not isinstance(result, dict):
+            return
+        if result["fit_error"] and task.parameters:
+            result["fit_error"] += f"Candidate: {dict(task.parameters)}\n"
+        elif self._resource:
+            n_epochs = task.parameters[self._resource]
+            self._trained[self._candidate(task)] = result["estimator"], n_epochs
+
+    def _leave(self, task: Task) -> None:
+        """Give a task that was not done a result that says so, or raise the reason."""
+        if self._example is None or not self._partial:
+            raise self.stopped  # type: ignore[misc]
+        none = {
+            key: dict.fromkeys(v, np.nan) if isinstance(v, dict) else np.nan
+            for key, v in self._example.items()
+            if key.endswith("_scores")
+        }
+        task.result = {**self._example, **none, "fit_error": None, UNFINISHED: True}
+
+
+class SharedSteps:
+    """Steps of pipelines that are fitted once for the same rows and parameters."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    @contextmanager
+    def lent_to(self, task: Task) -> Iterator[None]:
+        """Be the `memory` of the pipeline of a task that has none."""
+        pipeline: Any = task.given.get("estimator")
+        shares = isinstance(pipeline, Pipeline) and pipeline.memory is None
+        if not shares or "train" not in task.given:
+            yield
+            return
+        last = pipeline.steps[-1][0]
+        own = task.own(lambda k: k != last and not k.startswith(f"{last}__"))
+        memory = _Memory(self._known, (id(task.given["train"]), own))
+        pipeline.memory = memory
+        try:
+            yield
+        finally:
+            if pipeline.memory is memory:
+                pipeline.memory = None
+
+
+class _Memory:
+    """What a pipeline takes for a `joblib.Memory`, for some rows and parameters."""
+
+    def __init__(self, known: dict[Any, Any], key: Any) -> None:
+        self._known, self._key, self._n_steps = known, key, 0
+
+    def cache(self, fit: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        """Return a function that fits a step once."""
+
+        def fit_once(*args: Any, **kwargs: Any) -> Any:
+            # A step is known by its place: it follows from the parameters, and what it
+            # is given from the rows and the steps before it.
+            self._n_steps += 1
+            key = self._key, self._n_steps
+            if key not in self._known:
+                self._known[key] = fit(*args, **kwargs)
+                if len(self._known) > _MOST_STEPS:
+                    del self._known[next(iter(self._known))]
+            return self._known[key]
+
+        return fit_once
+
+
+def _run(call: Callable[[], Any], listener: Listener) -> Any:
+    """Run a call; return its result, or None if the time is over."""
+    with heard_by(listener):
+        try:
+            listener.check()
+            return call()
+        except OutOfTime:  # no backend of joblib carries it from another process
+            return None
+
+
+def _copied(estimator: Any) -> Any:
+    """Return an estimator that can go on, while this one stays as it is."""
+    copied = copy.copy(estimator)
+    if isinstance(copied, Pipeline):
+        *before, (name, last) = copied.steps
+        copied.steps = [*before, (name, copy.copy(last))]
+    return copied
+
+
+def _go_on(call: Callable[[], Any], estimator: Any, resource: str, n_more: int) -> Any:
+    """Run a call whose estimator is fitted already, and is for so many more epochs."""
+    switch = resource.removesuffix("max_iter") + "warm_start"
+    fit = estimator.fit
+
+    def go_on(*args: Any, **kwargs: Any) -> Any:
+        own = {name: estimator.get_params()[name] for name in (switch, resource)}
+        try:
+            estimator.set_params(**{switch: True, resource: n_more})
+            fit(*args, **kwargs)
+        except ValueError:  # it can't: it begins anew
+            estimator.set_params(**{**own, switch: False})
+            fit(*args, **kwargs)
+        finally:
+            estimator.set_params(**own)
+        return estimator
+
+    estimator.fit = go_on
+    try:
+        return call()
+    finally:
+        del estimator.fit
