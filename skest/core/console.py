@@ -143,8 +143,8 @@ class Named(Listener):
         self._name = name
 
     def line(self, text: str) -> None:
-        """Print it."""
-        print(f"{self._name}{text}")
+        """Print it, at once: other processes may print, too."""
+        print(f"{self._name}{text}\n", end="")
 
 
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)

@@ -164,7 +164,7 @@ class _Search:
         if len(done) < len(candidate_params):
             stopped = self._tasks.stopped
             if not done:
-                raise stopped  # type: ignore[misc]
+                raise self._tasks.nothing_done()
             why = "Ctrl-C" if isinstance(stopped, KeyboardInterrupt) else stopped
             warn(
                 f"The search has ended early ({why}): cv_results_ has "

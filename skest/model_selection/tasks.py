@@ -200,10 +200,19 @@ class Tasks(ParallelBackendBase):
             n_epochs = task.parameters[self._resource]
             self._trained[self._candidate(task)] = result["estimator"], n_epochs
 
+    def nothing_done(self) -> BaseException:
+        """Return what to raise if it has stopped too early."""
+        if isinstance(self.stopped, TimeoutError):
+            return TimeoutError(
+                f"{self.stopped}, and not one candidate is done on all splits. Give it "
+                "more seconds, or let trainings be shorter, by 'max_iter' or fewer splits."
+            )
+        return self.stopped or KeyboardInterrupt()
+
     def _leave(self, task: Task) -> None:
         """Give a task that was not done a result that says so, or raise the reason."""
         if self._example is None or not self._partial:
-            raise self.stopped  # type: ignore[misc]
+            raise self.nothing_done()
         none = {
             key: dict.fromkeys(v, np.nan) if isinstance(v, dict) else np.nan
             for key, v in self._example.items()

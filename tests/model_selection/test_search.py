@@ -311,7 +311,9 @@ def test_time_limit(cancer):
         search.fit(*cancer)
     for found in (search, search.best_estimator_.single_):
         assert found.predict(cancer[0]).shape == cancer[1].shape
-    with pytest.raises(TimeoutError, match="time_limit=1e-09"):
+    with pytest.raises(
+        TimeoutError, match="time_limit=1e-09 is over, and not one candidate is"
+    ):
         search.set_params(time_limit=1e-9).fit(*cancer)
 
 
