@@ -87,7 +87,7 @@ def asynchronous(name: str, n_workers: int, **options: Any) -> Way:
 
 LOCAL, EAGER = "one process, recorded", "one process, eager"
 HOGWILD = "SharedMemory(2)"
-ASYNC, PIPELINED = "2 workers, 1 ps", "2 workers, 1 ps, pipeline=1"
+ASYNC = "2 workers, 1 ps"
 UNLOCKED = "2 workers, 1 ps, use_locking=False"
 PARALLEL = "DataParallel(), 2 processes"
 PEER = "tf.estimator 2.15"
@@ -106,7 +106,6 @@ WAYS = [
     ),
     asynchronous("1 worker, 1 ps", 1),
     asynchronous(ASYNC, 2),
-    asynchronous(PIPELINED, 2, pipeline=1),
     asynchronous(UNLOCKED, 2, use_locking=False),
     Way(PARALLEL, TORCHRUN, "DataParallel", 2, True),
     Way(
@@ -118,7 +117,7 @@ WAYS = [
         options={"sync_every": 8},
     ),
 ]
-SLOWED_DOWN = (ASYNC, PIPELINED, PARALLEL, "LocalSGD(8), 2 processes")
+SLOWED_DOWN = (ASYNC, PARALLEL, "LocalSGD(8), 2 processes")
 
 
 def make_table(work: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -271,9 +270,7 @@ def bounds(result: Mapping[str, Any], costs: Mapping[str, Any]) -> list[Bound]:
     peer = TENSORFLOW.format(2, "s")
     least = [
         (f"{ASYNC}, to DataParallel, one slow", 2.5, 1, ASYNC, PARALLEL),
-        (f"{PIPELINED}, to DataParallel, one slow", 2.5, 1, PIPELINED, PARALLEL),
         (f"{ASYNC}, to tf.estimator", 0.9, 0, ASYNC, peer),
-        (f"{PIPELINED}, to tf.estimator", 1.2, 0, PIPELINED, peer),
         (f"{HOGWILD} to one process, recorded", 1.6, 0, HOGWILD, LOCAL),
     ]
     found = [Bound(what, asked, ratio(result, *pair)) for what, asked, *pair in least]

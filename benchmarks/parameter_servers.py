@@ -3,13 +3,11 @@
 
     python -m benchmarks.parameter_servers rates
     python -m benchmarks.parameter_servers bytes
-    python -m benchmarks.parameter_servers pipeline
     python -m benchmarks.parameter_servers memory
 
 `rates`: steps per second, each a pull and a push, of one server with 1, 2 and 4 clients,
 with a few values and with 400 kB. `bytes`: sparse against dense embeddings in the same
-model. `pipeline`: steps per second with and without pulls ahead, on this machine as it is
-and with 10 ms until an answer can be seen. `memory`: what the chief needs to save a table.
+model. `memory`: what the chief needs to save a table.
 """
 
 import argparse
@@ -33,7 +31,7 @@ from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import DirectoryStore
 from skest.distributed.ps.checkpoint import state_of, upload
-from skest.distributed.ps.connection import Peer, PSClient, Session
+from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import Message, Op
 from skest.distributed.ps.server import ParameterServer
@@ -42,7 +40,6 @@ from skest.distributed.ps.worker import AsyncReplica
 from skest.hooks.base import Run
 
 _SPAWN = multiprocessing.get_context("spawn")
-_LATENCY = 0.010
 _SECONDS = 2.0
 
 
@@ -86,11 +83,9 @@ class Worker:
             upload(self.client, self.variables, state, 0)
         self.exchange = Exchange(self.client, network, [self.optimizer], self.variables)
 
-    def step(self, features: Any, following: Any = None) -> None:
-        """Take a step, and ask for the next one before the gradients."""
+    def step(self, features: Any) -> None:
+        """Take a step."""
         self.exchange.pull(features)
-        if following is not None:
-            self.exchange.pull_ahead(following)
         self.optimizer.zero_grad()
         self.network(features).sum().backward()
         self.exchange.push()
@@ -172,48 +167,6 @@ def bytes_per_step() -> None:
     print(f"dense / sparse: {found[False] / found[True]:.1f}")
 
 
-def _with_latency(ask: Callable[..., Any], seconds: float) -> Callable[..., Any]:
-    """Let no answer be seen earlier than so long after its request."""
-
-    def delayed(self: Session, request: Message) -> Callable[[float], Message]:
-        receive, sent_at = ask(self, request), time.perf_counter()
-
-        def wait(timeout: float) -> Message:
-            message: Message = receive(timeout)
-            time.sleep(max(0.0, sent_at + seconds - time.perf_counter()))
-            return message
-
-        return wait
-
-    return delayed
-
-
-def pipeline() -> None:
-    """Steps per second of one worker; the best of several interleaved runs."""
-    batches = list(torch.randint(0, 50_000, (20, 64, 26)))
-    ask = Session.ask
-    for latency in (0.0, _LATENCY):
-        best = {False: 0.0, True: 0.0}
-        with served() as addresses:
-            worker = Worker(addresses, 0, WideDeep(50_000, True))
-            worker.step(batches[0])
-            Session.ask = _with_latency(ask, latency)  # type: ignore[method-assign]
-            for is_ahead in [False, True] * 5:
-                start = time.perf_counter()
-                following = batches[1:] if is_ahead else [None] * (len(batches) - 1)
-                for batch, after in zip(batches, [*following, None], strict=True):
-                    worker.step(batch, after)
-                rate = len(batches) / (time.perf_counter() - start)
-                best[is_ahead] = max(best[is_ahead], rate)
-            Session.ask = ask  # type: ignore[method-assign]
-            worker.client.close()
-        print(
-            f"{latency * 1000:4.0f} ms: {best[False]:6.1f} steps/s, ahead "
-            f"{best[True]:6.1f}, ratio {best[True] / best[False]:.2f}",
-            flush=True,
-        )
-
-
 def _peak_of(work: Callable[[], Any]) -> float:
     """Return by how many MB the memory of this process rose at most in a call."""
     Path("/proc/self/clear_refs").write_text("5")
@@ -242,7 +195,7 @@ def _save(addresses: list[str], directory: str) -> None:
         loss=lambda labels, logits, features: logits.sum(),
         optimizer=optimizer,
     )
-    strategy = SimpleNamespace(timeout=30.0, lease=60.0, pipeline=0)
+    strategy = SimpleNamespace(timeout=30.0, lease=60.0)
     replica = AsyncReplica(strategy, ps_addresses=addresses, task_type="chief")
 
     def capture(run: Run) -> Checkpoint:
@@ -273,7 +226,6 @@ if __name__ == "__main__":
     chosen = {
         "rates": rates,
         "bytes": bytes_per_step,
-        "pipeline": pipeline,
         "memory": memory,
     }
     parser.add_argument("what", choices=chosen)

@@ -28,9 +28,6 @@ class AsyncParameterServer:
         one machine; a cluster in the environment says how many there are.
     num_ps : int, default=1
         Parameter servers, among which the variables are divided.
-    pipeline : {0, 1}, default=0
-        With 1, a worker pulls the variables of the next step while it computes one:
-        faster, with gradients that are at least one update older.
     max_staleness : int or None, default=None
         How many steps a worker may be ahead of the slowest one before it waits; None is
         any number.
@@ -65,7 +62,6 @@ class AsyncParameterServer:
 
     num_workers: int = 2
     num_ps: int = 1
-    pipeline: int = field(default=0, kw_only=True)
     max_staleness: int | None = field(default=None, kw_only=True)
     lease: float = field(default=60.0, kw_only=True)
     use_locking: bool = field(default=True, kw_only=True)
@@ -75,11 +71,6 @@ class AsyncParameterServer:
         owner = type(self).__name__
         check_integer(self.num_workers, "num_workers", owner, minimum=1)
         check_integer(self.num_ps, "num_ps", owner, minimum=1)
-        check_integer(self.pipeline, "pipeline", owner, minimum=0)
-        if self.pipeline > 1:
-            raise ValueError(
-                f"'pipeline' of {owner} must be 0 or 1; got {self.pipeline!r}."
-            )
         if self.max_staleness is not None:
             check_integer(self.max_staleness, "max_staleness", owner, minimum=0)
         _check_seconds(self.lease, "lease", owner)

@@ -16,13 +16,13 @@ TIMEOUT = 10.0
 
 
 def strategy(**changes):
-    settings = {"timeout": TIMEOUT, "lease": 5.0, "pipeline": 0, **changes}
+    settings = {"timeout": TIMEOUT, "lease": 5.0, **changes}
     return SimpleNamespace(**settings)
 
 
 def replica(addresses, task_type="chief", task_index=0, **options):
     """Return a replica that soon gives up."""
-    changes = {k: options.pop(k) for k in ("pipeline", "timeout") if k in options}
+    changes = {k: options.pop(k) for k in ("timeout",) if k in options}
     options = {"attach_timeout": 20.0, **options}
     return AsyncReplica(
         strategy(**changes),

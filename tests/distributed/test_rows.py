@@ -150,9 +150,7 @@ def test_rows_that_were_looked_up_unseen_are_refused(read):
     servers = Ones(network)
     ids = torch.tensor([5])
     for _ in range(2):  # so that the look-up is known
-        wanted = servers.rows.wanted(ids)
-        servers.rows.begin_step(wanted)
-        servers.fetch(wanted.rows)
+        servers.fetch(servers.rows.begin_step(ids))
         network(ids)
     F.embedding(torch.tensor(read), network.weight, sparse=True).sum().backward()
     with pytest.raises(ValueError, match=r"\['weight'\] .* were looked up where that"):
@@ -174,12 +172,12 @@ def test_ids_beyond_a_table_are_refused_though_another_one_follows():
     network = nn.ModuleDict({n: nn.Embedding(4, 2, sparse=True) for n in "ab"})
     rows = Ones(network).rows
     features = {"a": torch.tensor([3]), "b": torch.tensor([2])}
-    rows.begin_step(rows.wanted(features))
+    rows.begin_step(features)
     for name, ids in features.items():
         network[name](ids)
-    assert len(rows.wanted(features).rows) == 2
+    assert len(rows.begin_step(features)) == 2
     with pytest.raises(IndexError, match="less than .* got 4 in 'a.weight', of 4 rows"):
-        rows.wanted(features | {"a": torch.tensor([0, 4])})
+        rows.begin_step(features | {"a": torch.tensor([0, 4])})
 
 
 # Rows of several tables, each once

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from skest.distributed.ps.connection import Peer, RefusedError, connect
-from skest.distributed.ps.messages import Message, Op, Pull
+from skest.distributed.ps.messages import Message, Op
 from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.server import serve_parameters
 from skest.exceptions import PeerLostError
@@ -78,8 +78,8 @@ def test_variables_are_given_once(trainers):
         Message(Op.FETCH, control={"name": "a", "first": 0, "n": 1}),
         Message(Op.PUT, control={"name": "a", "first": 0, "n": 1}),
         Message(Op.INIT, control={"tensors": [["a", "what", [1]]], "optimizers": []}),
-        Message(Op.PULL, number=Pull.NOW, payload=[torch.tensor([1 << 40])]),
-        Message(Op.PULL, number=Pull.NOW, payload=[torch.tensor([1, 99])]),
+        Message(Op.PULL, number=1, payload=[torch.tensor([1 << 40])]),
+        Message(Op.PULL, number=1, payload=[torch.tensor([1, 99])]),
         Message(Op.PUSH, payload=[torch.zeros(3, dtype=torch.uint8)]),
         Message(Op.SNAPSHOT),
     ],
@@ -132,7 +132,8 @@ def test_a_server_ends_when_the_chief_says_so_or_nobody_speaks():
         thread = threading.Thread(target=serve_parameters, args=[listening])
         thread.start()
         session = connect(address, Peer("chief", 0), None, 30.0)
-        session.ask(Message(Op.SHUTDOWN))(30.0)
+        session.send(Message(Op.SHUTDOWN))
+        session.receive(30.0)
         thread.join(60)
         assert not thread.is_alive()
         session.close()

@@ -175,7 +175,7 @@ def test_out_of_memory_names_the_batch_size():
     "strategy",
     [
         AsyncParameterServer(num_workers=2, num_ps=1),
-        AsyncParameterServer(num_workers=1, num_ps=2, pipeline=1),
+        AsyncParameterServer(num_workers=1, num_ps=2),
     ],
     ids=repr,
 )

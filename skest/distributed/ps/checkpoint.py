@@ -95,7 +95,7 @@ class ServedTensor:
             control = {"name": self._name, "first": first, "n": count}
             requests[ps] = Message(Op.FETCH, control=control)
             places[ps] = into[skipped :: len(self._holders)]
-        for ps, reply in self._client.begin(requests)().items():
+        for ps, reply in self._client.ask_each(requests).items():
             place = places[ps]
             place.copy_(Reader(reply).take(place.shape, place.dtype))
 
@@ -299,7 +299,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
         )
         for ps, of_ps in enumerate(contents)
     }
-    client.begin(announced)()
+    client.ask_each(announced)
     for name, tensor in state.tensors.items():
         v = by_name[variable_of(name)]
         # Block by block, since a table may be larger than the memory of this process.
@@ -321,4 +321,4 @@ def _put(
         own = rows[skipped :: len(holders)].cpu()
         control = {"name": name, "first": first, "n": len(own)}
         requests[ps] = Message(Op.PUT, control=control, payload=[own])
-    client.begin(requests)()
+    client.ask_each(requests)

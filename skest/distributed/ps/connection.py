@@ -18,7 +18,7 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -93,7 +93,6 @@ class Session:
         self._send_key = self._receive_key = b""
         self._n_sent = self._n_received = 0
         self._outbox: Tensor | None = None
-        self._owed: Callable[..., Message] | None = None
 
     def greet(self, secret: str | None, *, is_server: bool) -> None:
         """Tell the other end a random number, and derive the keys of this session.
@@ -143,18 +142,26 @@ class Session:
         WireError
             If the message is too large.
         """
+        self.send_packed(self.pack(message))
+
+    def pack(self, message: Message) -> memoryview:
+        """Return a message as `send_packed` takes it, before another one is packed."""
         packed = pack(message, self._n_sent, self._limit, self._outbox)
         if self._outbox is None or len(packed) > len(self._outbox):
             self._outbox = packed
         content = _view(packed)
         content[:MAC_BYTES] = self._code(self._send_key, content[MAC_BYTES:])
+        return content
+
+    def send_packed(self, content: memoryview) -> None:
+        """Send what `pack` returned."""
         try:
             self._socket.settimeout(self.timeout)
             self._socket.sendall(content)
         except OSError as error:
             raise self._lost(error) from error
         self._n_sent += 1
-        self.bytes_sent += len(packed)
+        self.bytes_sent += len(content)
 
     def receive(self, timeout: float | None = None) -> Message:
         """Return the next message; its payload is memory of its own.
@@ -189,28 +196,6 @@ class Session:
         self._n_received += 1
         self.bytes_received += MAC_BYTES + len(whole)
         return message
-
-    def ask(self, message: Message) -> Callable[..., Message]:
-        """Send a request, and return what waits for the reply: ``wait(timeout)``.
-
-        A reply that is still owed for an earlier request is read first: an end that
-        sends, and does not read, may wait for one that does the same.
-        """
-        # Replies come in the order of the requests: one that nobody has read is in
-        # front.
-        if self._owed is not None:
-            self._owed(self.timeout)
-        self.send(message)
-        found: list[Message] = []
-
-        def wait(timeout: float) -> Message:
-            if not found:
-                found.append(self.receive(timeout))
-                self._owed = None
-            return found[0]
-
-        self._owed = wait
-        return wait
 
     def close(self) -> None:
         """Close the connection; the other process sees it at once."""
@@ -480,51 +465,51 @@ class PSClient:
             session.close()
         self._sessions = {}
 
-    def begin(
-        self, requests: Mapping[int, Message]
-    ) -> Callable[..., dict[int, Message]]:
-        """Send requests to servers, by their numbers.
+    def ask_each(
+        self, requests: Mapping[int, Message], more_seconds: float = 0.0
+    ) -> dict[int, Message]:
+        """Send requests to servers, by their numbers, and return the replies.
 
         Parameters
         ----------
         requests : dict of int to Message
             What to send.
+        more_seconds : float, default=0.0
+            Added to the timeout.
 
-        Returns
-        -------
-        callable
-            ``finish(more_seconds=0)`` waits for the replies and returns them; so many
-            seconds are added to the timeout. It raises PeerLostError, or RefusedError if
-            a server refuses.
+        Raises
+        ------
+        PeerLostError
+            If one does not answer.
+        RefusedError
+            If one refuses.
         """
         if requests.keys() - self._sessions.keys():
             raise PeerLostError("There is no session with the parameter servers.")
+        # One that is too large is told before any is sent, so that no reply is owed.
+        packed = {ps: self._sessions[ps].pack(r) for ps, r in requests.items()}
         # All are asked before the first reply is read, so that the servers work side by
         # side.
-        waiting = {ps: self._sessions[ps].ask(r) for ps, r in requests.items()}
-
-        def finish(more_seconds: float = 0.0) -> dict[int, Message]:
-            timeout = self._timeout + more_seconds
-            replies = {ps: wait(timeout) for ps, wait in waiting.items()}
-            if 0 in replies and replies[0].code != Status.REFUSED:
-                self.step = max(self.step, replies[0].step)
-                self.is_stopping |= "stop" in replies[0].control
-            for ps, reply in replies.items():
-                if reply.code == Status.REFUSED:
-                    raise RefusedError(
-                        f"The ps at {self.addresses[ps]} refuses: "
-                        f"{reply.control.get('error')}"
-                    )
-            return replies
-
-        return finish
+        for ps, content in packed.items():
+            self._sessions[ps].send_packed(content)
+        timeout = self._timeout + more_seconds
+        replies = {ps: self._sessions[ps].receive(timeout) for ps in requests}
+        if 0 in replies and replies[0].code != Status.REFUSED:
+            self.step = max(self.step, replies[0].step)
+            self.is_stopping |= "stop" in replies[0].control
+        for ps, reply in replies.items():
+            if reply.code == Status.REFUSED:
+                raise RefusedError(
+                    f"The ps at {self.addresses[ps]} refuses: "
+                    f"{reply.control.get('error')}"
+                )
+        return replies
 
     def ask(self, ps: int, request: Message) -> Message:
         """Send one request and return the reply."""
-        return self.begin({ps: request})()[ps]
+        return self.ask_each({ps: request})[ps]
 
     def ask_all(self, request: Message, more_seconds: float = 0.0) -> list[Message]:
         """Send a request to all servers and return the replies in their order."""
-        finish = self.begin(dict.fromkeys(range(len(self.addresses)), request))
-        replies = finish(more_seconds)
-        return [replies[ps] for ps in range(len(self.addresses))]
+        requests = dict.fromkeys(range(len(self.addresses)), request)
+        return list(self.ask_each(requests, more_seconds).values())

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.distributed.ps.connection import PSClient
-from skest.distributed.ps.messages import Message, Op, Pull, Reader, Status
+from skest.distributed.ps.messages import Message, Op, Reader, Status
 from skest.distributed.ps.optimizers import Flat
-from skest.distributed.ps.rows import RemoteRows, Wanted
+from skest.distributed.ps.rows import RemoteRows
 from skest.distributed.ps.variables import Variables
 from skest.optimizers.state import group_options
 
@@ -69,29 +69,16 @@ class Exchange:
         # Also of servers that have no variables: one that hears of nobody for long ends.
         self._versions = [0] * self._num_ps
         self._told: list[list[Any]] = []
-        self._ahead: tuple[Wanted, Callable[[], bool]] | None = None
         self.staleness = 0
 
     def pull(self, features: Any) -> None:
         """Bring all that a step on a batch reads into the network."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0].features is features:
-            wanted, finish = ahead
-        else:
-            wanted, finish = self.rows.wanted(features), lambda: False
-        self.rows.begin_step(wanted)
-        if finish():
-            return
+        wanted = self.rows.begin_step(features)
         pause = _SHORTEST_PAUSE
-        while not self._begin_pull(wanted.rows, Pull.NOW)():
+        while not self._pull(wanted, with_dense=True):
             self._check()  # it is too far ahead of other tasks
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def pull_ahead(self, features: Any) -> None:
-        """Ask for what the next `pull` brings, if it is for this very batch."""
-        wanted = self.rows.wanted(features)
-        self._ahead = wanted, self._begin_pull(wanted.rows, Pull.AHEAD)
 
     def push(self) -> None:
         """Send the gradients that the network has, and wait until they are taken.
@@ -113,51 +100,40 @@ class Exchange:
             )
             for ps, of_tables in enumerate(self._table_gradients())
         }
-        self.staleness = self._client.begin(requests)()[0].number
+        self.staleness = self._client.ask_each(requests)[0].number
 
-    def _begin_pull(
-        self, wanted: Mapping[int, Tensor], dense: int
-    ) -> Callable[[], bool]:
-        """Ask for rows, and for dense variables too unless `dense` is 0.
-
-        What is returned waits, puts them into the network, and tells whether they came.
-        """
-        with_dense = bool(dense)
+    def _pull(self, wanted: Mapping[int, Tensor], with_dense: bool) -> bool:
+        """Put rows, and maybe dense variables, into the network, unless they come later."""
         split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
         requests = {}
         for ps in range(self._num_ps):
             counts = [0] * len(self.rows)
-            ids = [shares[ps][0] for shares in split.values()]
-            for n, of_table in zip(split, ids, strict=True):
+            of_tables = [shares[ps][0] for shares in split.values()]
+            for n, of_table in zip(split, of_tables, strict=True):
                 counts[n] = len(of_table)
             if not with_dense and not any(counts):
                 continue
             # The ids of all tables are one tensor, which the counts divide.
-            payload = [torch.tensor(counts), _together(ids)]
-            requests[ps] = Message(Op.PULL, number=dense, payload=payload)
-        finish = self._client.begin(requests)
-
-        def wait() -> bool:
-            replies = finish()
-            if any(reply.code == Status.LATER for reply in replies.values()):
-                return False
-            for ps, reply in replies.items():
-                reader = Reader(reply)
-                if with_dense:
-                    buffer = self._values[ps].buffer
-                    buffer.copy_(reader.take(buffer.shape, torch.uint8))
-                    self._versions[ps] = reply.number
-                for n, shares in split.items():
-                    ids, places = shares[ps]
-                    shape, dtype = self.rows.row_shape(n)
-                    rows = reader.take((len(ids), *shape), dtype)
-                    self.rows.put(n, wanted[n][places], rows)
-            return True
-
-        return wait
+            payload = [torch.tensor(counts), _together(of_tables)]
+            requests[ps] = Message(Op.PULL, number=with_dense, payload=payload)
+        replies = self._client.ask_each(requests)
+        if any(reply.code == Status.LATER for reply in replies.values()):
+            return False
+        for ps, reply in replies.items():
+            reader = Reader(reply)
+            if with_dense:
+                buffer = self._values[ps].buffer
+                buffer.copy_(reader.take(buffer.shape, torch.uint8))
+                self._versions[ps] = reply.number
+            for n, shares in split.items():
+                ids, places = shares[ps]
+                shape, dtype = self.rows.row_shape(n)
+                found = reader.take((len(ids), *shape), dtype)
+                self.rows.put(n, wanted[n][places], found)
+        return True
 
     def _fetch(self, wanted: dict[int, Tensor]) -> None:
-        self._begin_pull(wanted, 0)()
+        self._pull(wanted, with_dense=False)
 
     def _dense_gradients(self, ps: int) -> list[Tensor]:
         """Return which dense variables of a server have a gradient, and all of them."""

@@ -51,13 +51,6 @@ class Op(IntEnum):
     SHUTDOWN = 12
 
 
-class Pull(IntEnum):
-    """For which step the variables are wanted."""
-
-    NOW = 1
-    AHEAD = 2
-
-
 class Status(IntEnum):
     """What became of it."""
 
@@ -80,9 +73,9 @@ class Message(NamedTuple):
     step : int
         Global step.
     number : int
-        Of a pull, whether dense variables are wanted: 0 or a member of `Pull`; its
-        reply has the number of updates made so far, which a push brings back; the reply
-        to that has the staleness.
+        Of a pull, whether dense variables are wanted: 0 or 1; its reply has the number
+        of updates made so far, which a push brings back; the reply to that has the
+        staleness.
     control : dict
         JSON.
     payload : sequence of Tensor

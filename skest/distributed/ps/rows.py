@@ -214,27 +214,6 @@ def _lookup(number: int, ids: Tensor, with_first: bool) -> _Lookup:
     return number, id(ids), version, with_first
 
 
-class Wanted(NamedTuple):
-    """What is known of the look-ups of a step before it.
-
-    Parameters
-    ----------
-    features : tensor or dictionary
-        The encoded batch.
-    lookups : dict of _Lookup to Tensor
-        Ids that will be looked up, whose rows are brought before.
-    rows : dict of int to Tensor
-        Unique ids by the number of the table.
-    distinct : Distinct or None
-        How these were found, if there are any.
-    """
-
-    features: Any
-    lookups: dict[_Lookup, Tensor]
-    rows: dict[int, Tensor]
-    distinct: Distinct | None
-
-
 class RemoteRows:
     """The row tables of a network whose rows are in parameter servers.
 
@@ -273,7 +252,10 @@ class RemoteRows:
         self._known: dict[int, tuple[str, ...]] = {}
         # What was looked up so far, in the order in which it was met.
         self._plan: dict[tuple[int, tuple[str, ...], bool], None] = {}
-        self._wanted = Wanted(None, {}, {}, None)
+        # What is looked up in this step, and what was brought before it.
+        self._features: Any = None
+        self._lookups: dict[_Lookup, Tensor] = {}
+        self._brought: Distinct | None = None
         self._handles: list[Any] = []
         self._watch(network)
 
@@ -281,15 +263,25 @@ class RemoteRows:
         """Return the number of tables."""
         return len(self._tables)
 
-    def wanted(self, features: Any) -> Wanted:
-        """Return the rows that a step will read.
+    def begin_step(self, features: Any) -> dict[int, Tensor]:
+        """Forget all rows, and return the ids of those to `put` before the step.
 
         Parameters
         ----------
         features : tensor or dictionary
             The encoded batch. Where the last steps found ids in it, this one will. What
             else is read is fetched when it is read.
+
+        Returns
+        -------
+        dict of int to Tensor
+            Unique ids by the number of the table.
         """
+        self._step += 1
+        if sum(table.bytes_held() for table in self._tables) > _KEPT_BYTES:
+            self._marks.forget()
+            for table in self._tables:
+                table.forget()
         lookups: dict[_Lookup, Tensor] = {}
         found: dict[int, list[Tensor]] = {}
         for number, path, with_first in self._plan:
@@ -297,22 +289,13 @@ class RemoteRows:
             if ids is not None:
                 lookups[_lookup(number, ids, with_first)] = ids
                 found.setdefault(number, []).append(_rows(ids, with_first))
-        if not found:
-            return Wanted(features, lookups, {}, None)
         asked = {n: torch.cat(found[n]) for n in sorted(found)}
-        distinct = self._distinct(asked)
-        return Wanted(features, lookups, distinct.ids, distinct)
-
-    def begin_step(self, wanted: Wanted) -> None:
-        """Forget all rows; those that are wanted will be brought by `put`."""
-        self._step += 1
-        if sum(table.bytes_held() for table in self._tables) > _KEPT_BYTES:
-            self._marks.forget()
-            for table in self._tables:
-                table.forget()
+        self._lookups = lookups
+        self._brought = self._distinct(asked) if asked else None
         # Identities hold as long as the tensors live, so they are kept.
-        self._wanted = wanted
-        self._known = {id(ids): path for path, ids in _tensors_in(wanted.features)}
+        self._features = features
+        self._known = {id(ids): path for path, ids in _tensors_in(features)}
+        return {} if self._brought is None else self._brought.ids
 
     def put(self, number: int, ids: Tensor, rows: Tensor) -> None:
         """Write rows of a table that came."""
@@ -332,7 +315,7 @@ class RemoteRows:
         }
         if not ids:
             return
-        through, known = counted_through(ids, self._starts), self._wanted.distinct
+        through, known = counted_through(ids, self._starts), self._brought
         if known is not None and torch.equal(known.through, through):
             return  # all of them were brought before the step
         if (self._brought_at.index_select(0, through) != self._step).any():
@@ -364,7 +347,7 @@ class RemoteRows:
         found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
         several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
         if several:
-            ids, known = {n: found[n][0] for n in several}, self._wanted.distinct
+            ids, known = {n: found[n][0] for n in several}, self._brought
             distinct = distinct_rows(ids, self._starts, known)  # known most often
             sums = distinct.summed({n: found[n][1] for n in several})
             found |= {n: (distinct.ids[n], sums[n]) for n in several}
@@ -444,7 +427,7 @@ class RemoteRows:
     def _need(self, number: int, ids: Tensor, with_first: bool = False) -> None:
         """Fetch the rows that a look-up will read, unless they are there."""
         lookup = _lookup(number, ids, with_first)
-        if lookup in self._wanted.lookups:
+        if lookup in self._lookups:
             return
         path = self._known.get(id(ids))
         if path is not None:
@@ -453,7 +436,7 @@ class RemoteRows:
         missing = table.missing(_rows(ids, with_first), self._step)
         if len(missing):
             self._fetch(self._distinct({number: missing}).ids)
-        self._wanted.lookups[lookup] = ids
+        self._lookups[lookup] = ids
 
 
 class _Table:

@@ -20,7 +20,6 @@ from skest.distributed.ps.connection import Peer, RefusedError, Session, listen,
 from skest.distributed.ps.messages import (
     Message,
     Op,
-    Pull,
     Reader,
     Status,
     WireError,
@@ -101,13 +100,13 @@ class Members:
             if peer in self._all:
                 self._all[peer].has_left = True
 
-    def must_wait(self, peer: Peer, n_ahead: int = 0) -> bool:
-        """Tell whether a task is too far ahead, when it has taken `n_ahead` more steps."""
+    def must_wait(self, peer: Peer) -> bool:
+        """Tell whether a task is too far ahead."""
         if self.max_staleness is None:
             return False
         with self._lock:
             slowest = min((m.clock for m in self._present()), default=0)
-            return self._all[peer].clock + n_ahead - slowest > self.max_staleness
+            return self._all[peer].clock - slowest > self.max_staleness
 
     def active(self, but: Peer) -> list[str]:
         """Return the names of the others that are there and did not leave."""
@@ -323,10 +322,7 @@ class ParameterServer:
 
     def pull(self, peer: Peer, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        # Asked for ahead, the variables serve the step behind the one at work.
-        n_ahead = int(request.number == Pull.AHEAD)
-        is_step = self.ps == 0 and request.number
-        if is_step and self.members.must_wait(peer, n_ahead):
+        if self.ps == 0 and request.number and self.members.must_wait(peer):
             # It asks again: to wait here would hold up gradients behind this request,
             # and the other servers answered from before that.
             return self.reply(Status.LATER)

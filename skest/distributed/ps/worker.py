@@ -110,10 +110,6 @@ class AsyncReplica(Replica):
 
     One worker computes bit for bit what training in one process does, with any number of
     servers, if all tables are updated by `skest.optimizers.RowSparse`.
-
-    With ``pipeline=1`` the variables of the next step are asked for before the gradients
-    of the present one are computed, so that they lack its update, and one batch more is
-    read from the input than is trained on.
     """
 
     def __init__(
@@ -139,7 +135,6 @@ class AsyncReplica(Replica):
         self._resumed_from: Path | None = None
         self._own_steps = 0
         self._exchange: Any = None  # before `begin`
-        self._next: LookAhead | None = None
         self._log: Timer | None = None
 
     def __exit__(self, *exc_info: object) -> bool:
@@ -198,14 +193,6 @@ class AsyncReplica(Replica):
         """
         gradients = make(halves=Halves(compute_gradients, _leave_to_servers))
         return functools.partial(self._step, run, gradients)
-
-    def batches(
-        self, run: Run, batches: Iterator[tuple[Any, Any]]
-    ) -> Iterator[tuple[Any, Any]]:
-        """Return the batches, of which the next one can be seen if that is of use."""
-        if self._strategy.pipeline:
-            batches = self._next = LookAhead(batches)
-        return batches
 
     def make_watched_step(self, run: Run) -> WatchedStep:
         """Return what takes a step and shows its gradients before they are sent."""
@@ -366,8 +353,6 @@ class AsyncReplica(Replica):
         exchange: Exchange = self._exchange
         with self._losing(run):
             exchange.pull(features)
-            if self._next is not None and (batch := self._next.peek()) is not None:
-                exchange.pull_ahead(batch[0])
             loss = gradients(features, labels)
         exchange.rows.check_gradients()
         if after_backward is not None:
@@ -456,45 +441,3 @@ def _what_is_left(run: Run) -> str:
         f"{str(run.model_dir)!r}: start all tasks of this training again, and it goes "
         "on from there."
     )
-
-
-Batch = tuple[Any, Any]
-
-
-class LookAhead(Iterator[Batch]):
-    """An iterator over the same batches.
-
-    Parameters
-    ----------
-    batches : iterator of (features, labels)
-        Read one batch further than it is taken here, once that was looked at.
-
-    Examples
-    --------
-    >>> from skest.distributed.ps.worker import LookAhead
-    >>> batches = LookAhead(iter([("first", 0), ("second", 1)]))
-    >>> batches.peek(), next(batches), next(batches), batches.peek()
-    (('first', 0), ('first', 0), ('second', 1), None)
-    """
-
-    def __init__(self, batches: Iterator[Batch]) -> None:
-        self._batches = batches
-        self._kept: Batch | Exception | None = None
-
-    def __next__(self) -> Batch:
-        kept, self._kept = self._kept, None
-        if isinstance(kept, Exception):
-            raise kept
-        return next(self._batches) if kept is None else kept
-
-    def peek(self) -> Batch | None:
-        """Return the next batch; None if there is none, or an error in its place.
-
-        The error is raised when that batch is taken: what comes before it is trained on.
-        """
-        if self._kept is None:
-            try:
-                self._kept = next(self._batches)
-            except Exception as error:
-                self._kept = error
-        return None if isinstance(self._kept, Exception) else self._kept
