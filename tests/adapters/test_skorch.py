@@ -110,7 +110,7 @@ def test_a_callback_can_stop_anywhere(stop_at):
     assert model.n_iter_ == (0 if stop_at == 1 else 1 if stop_at < 12 else 2)
 
 
-def test_a_fit_begins_a_history_and_a_warm_start_continues_it():
+def test_every_training_begins_a_history():
     events = Events()
     model, hook = fit(events, max_iter=2)
     first = hook.history
@@ -118,9 +118,8 @@ def test_a_fit_begins_a_history_and_a_warm_start_continues_it():
     assert len(hook.history) == 2
     assert hook.history is not first
     model.partial_fit(*IRIS)
-    model.set_params(warm_start=True).fit(*IRIS)
-    assert hook.history[:, "epoch"] == [1, 2, 3, 4, 5]
-    assert events.calls.count("train_begin") == 4
+    assert hook.history[:, "epoch"] == [1]
+    assert events.calls.count("train_begin") == 3
 
 
 def test_a_hook_holds_no_network_after_training():

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags
 from skorch import NeuralNet
-from skorch.callbacks import Callback, EpochTimer, LRScheduler, PassthroughScoring
+from skorch.callbacks import Callback, EpochTimer, PassthroughScoring
 from skorch.dataset import Dataset
 from skorch.history import History
 from skorch.utils import TeeGenerator, to_device, to_numpy
@@ -23,24 +23,6 @@ from skest.hooks.base import EpochwiseHook, Run
 from skest.inputs.array_dataset import ArrayDataset, count_rows, take_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.keys import ModeKeys, PredictionKeys
-
-
-class Progress(NamedTuple):
-    """What a later training goes on with.
-
-    Attributes
-    ----------
-    callbacks : list of (str, skorch.callbacks.Callback)
-        They are initialized.
-    history : skorch.history.History
-        The epochs so far.
-    rates : list of float or None
-        The last learning rates, of all groups of all optimizers.
-    """
-
-    callbacks: list[tuple[str, Any]]
-    history: History
-    rates: list[float | None]
 
 
 class EncodedRows(Dataset):
@@ -114,8 +96,6 @@ class NetView(NeuralNet):
     callbacks : sequence of callbacks
         As `skorch.NeuralNet` takes them; those that make ``train_loss``, ``valid_loss``
         and ``dur`` of the history come first.
-    progress : Progress or None
-        That of an earlier training, which this one goes on with.
     verbose : int
         Whether callbacks may print.
     """
@@ -124,7 +104,6 @@ class NetView(NeuralNet):
         self,
         run: Run,
         callbacks: Sequence[Any],
-        progress: Progress | None,
         verbose: int,
     ) -> None:
         optimizer = run.spec.optimizers[0]
@@ -140,7 +119,6 @@ class NetView(NeuralNet):
             device=str(next(run.network.parameters()).device),
         )
         self.run_ = run
-        self.progress_ = progress
 
     # What `initialize` makes of the parameters
 
@@ -152,39 +130,11 @@ class NetView(NeuralNet):
             ("valid_loss", PassthroughScoring("valid_loss")),
         ]
 
-    def initialize_callbacks(self) -> "NetView":
-        """Initialize the callbacks; those of an earlier training are initialized."""
-        if self.progress_ is None:
-            return super().initialize_callbacks()
-        self.callbacks_ = self.progress_.callbacks
-        return self
-
-    def initialize_history(self) -> "NetView":
-        """Begin a history, or go on with that of an earlier training."""
-        self.history_ = History() if self.progress_ is None else self.progress_.history
-        return self
-
     def initialize_optimizer(self) -> "NetView":
         """Take the optimizers of the run."""
         for number, optimizer in enumerate(self.run_.spec.optimizers, start=1):
             setattr(self, f"optimizer{'' if number == 1 else number}_", optimizer)
-        if self.progress_ is not None and any(
-            isinstance(callback, LRScheduler) for _, callback in self.callbacks_
-        ):
-            # skorch's optimizer would have kept them; most schedules build on them.
-            for group, rate in zip(self._groups, self.progress_.rates, strict=True):
-                group["lr"] = rate
         return self
-
-    @property
-    def progress(self) -> Progress:
-        """What a later training would go on with."""
-        rates = [group.get("lr") for group in self._groups]
-        return Progress(self.callbacks_, self.history, rates)
-
-    @property
-    def _groups(self) -> list[dict[str, Any]]:
-        return [g for o in self.run_.spec.optimizers for g in o.param_groups]
 
     # Forward
 
@@ -331,8 +281,8 @@ class SkorchCallbackHook(EpochwiseHook):
     Attributes
     ----------
     history : skorch.history.History
-        What happened in the epochs. A training that begins at step 0 begins a new
-        history, one that goes on (``warm_start``, ``partial_fit``) continues it.
+        What happened in the epochs of the last training, also where that went on from an
+        earlier one (``warm_start``, ``partial_fit``).
 
     Raises
     ------
@@ -385,19 +335,17 @@ class SkorchCallbackHook(EpochwiseHook):
         self.validation = validation
         self.verbose = verbose
         self.history = History()
-        self._progress: Progress | None = None
         self._training: _Training | None = None
 
     def begin(self, run: Run) -> None:
-        """Initialize the callbacks, unless an earlier training goes on."""
+        """Initialize the callbacks."""
         super().begin(run)
         if run.mode != ModeKeys.TRAIN:
             raise ValueError(
                 "SkorchCallbackHook is for training; got a run of mode "
                 f"'{run.mode}'. Leave it out of the hooks of evaluate and predict."
             )
-        progress = self._progress if run.start_step else None
-        net = NetView(run, self.callbacks, progress, self.verbose).initialize()
+        net = NetView(run, self.callbacks, self.verbose).initialize()
         held_out = run.held_out if self.validation is None else self.validation
         self._training = _Training(net, run, held_out)
         self.history = net.history
@@ -430,7 +378,6 @@ class SkorchCallbackHook(EpochwiseHook):
         super().end(run)
         self.chose_variables = self._now.finish()
         self.history = self._now.net.history  # a checkpoint may have brought another
-        self._progress = self._now.net.progress
         self._training = None
 
     @property
