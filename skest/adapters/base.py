@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
-import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -26,25 +25,20 @@ from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.features import Rows
 from skest.adapters.fit import (
     CoreTraining,
-    LiveScore,
-    best_epoch,
     core_as_fitted,
     drop_embeddings,
-    end_of_cycle,
-    fold_of_rows,
     keep_embeddings,
 )
+from skest.adapters.held_out import Course, LiveScore, fit_by_folds, refit_on_all
 from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
 from skest.adapters.summary import chosen_table, summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Scored
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import FormerArguments, each_once
-from skest.core.console import INTERRUPTED, said_if_long, speaking, voice
+from skest.core.console import said_if_long, speaking, voice
 from skest.core.plain_state import from_plain, to_plain
-from skest.core.random import seed_sequence
 from skest.core.sklearn_compat import CachedParameterNames
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.sources import forms_of
@@ -56,34 +50,6 @@ _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 # What a saved estimator keeps of its `estimator_`.
 _CORE = "_core"
-
-
-class Course(NamedTuple):
-    """How a training in a fit goes.
-
-    Attributes
-    ----------
-    budget : int or None
-        Epochs that the schedule of the learning rate spans; None is one epoch, and rows
-        to come.
-    seed : int or None
-        Of the training; None leaves it to the operating system.
-    given : X, y and sample_weight, or None
-        What callbacks are told; None tells them nothing.
-    until : int or None
-        Epochs to train; None is the budget.
-    to_follow : int
-        Most epochs of trainings that come after this one in the same fit.
-    history : list or None
-        Takes the predictions for the rows held out after each epoch.
-    """
-
-    budget: Any
-    seed: int | None
-    given: Sequence[Any] | None = None
-    until: int | None = None
-    to_follow: int = 0
-    history: list[Any] | None = None
 
 
 class SkestEstimator(
@@ -194,7 +160,7 @@ class SkestEstimator(
         refits = refits and all(v is None for v in validation)
         n_folds = self._n_folds(rows.n_rows) if refits else 1
         if n_folds > 1 and self._chosen("early_stopping"):
-            self._fit_by_folds(rows, n_folds, course)
+            fit_by_folds(self, rows, n_folds, course)
             return
         # Few rows are all held out in turn; of many, one part is enough.
         train, held_out = self._split_validation(rows, validation, seed)
@@ -204,7 +170,7 @@ class SkestEstimator(
         history: list[Any] = []
         first = course._replace(to_follow=course.budget, history=history)
         self._fit_rows(train, held_out, first)
-        self._refit(rows, held_out, course, history)
+        refit_on_all(self, rows, held_out, course, history)
 
     def _fit_rows(
         self,
@@ -229,104 +195,6 @@ class SkestEstimator(
                     self._scale = calibration.after(self._scale)
             rows = self._as_training_rows(rows, course.seed)
         self._train(rows, held_out, course, resume=resume)
-
-    def _refit(
-        self, rows: Rows, held_out: Rows, course: Course, history: Sequence[Any]
-    ) -> None:
-        """Train anew on all rows, to the end of the cycle that was best on a part."""
-        scores, best = self.validation_scores_, self.best_validation_score_
-        interrupted = self.estimator_.stop_reason == INTERRUPTED
-        if (
-            interrupted
-            or not scores
-            or any(h.chose_variables for h in self.hooks or ())
-        ):
-            return
-        # The first of equal scores, after which nothing was gained.
-        best_epoch = 1 + int(np.argmax(scores))
-        until = end_of_cycle(best_epoch, self._ends(course.budget), len(scores))
-        if say := voice(self.verbose):
-            s = "s" * (until != 1)
-            say(f"Training on all {rows.n_rows:,} rows, for {until} epoch{s}")
-        logits = history[until - 1]
-        if logits is None:  # stopped within a cycle: the best epoch's state is there
-            logits = self.estimator_.predict_table(
-                held_out.features,
-                self._target.validation_keys,
-                batch_size=self._predict_batch_size,
-            )
-        calibration = self._target.calibration(
-            Scored(logits, held_out.labels, held_out.weight)
-        )
-        whole = course._replace(given=None, until=until)
-        self._fit_rows(rows, None, whole, again=True, calibration=calibration)
-        self.validation_scores_, self.best_validation_score_ = scores, best
-        self._is_refit = True
-
-    def _fit_by_folds(self, rows: Rows, n_folds: int, course: Course) -> None:
-        """Train on all rows, as far as it does best for rows that are left out."""
-        self._start(rows)
-        strata = self._strata(rows.labels)
-        fold = fold_of_rows(
-            np.zeros(rows.n_rows, np.intp) if strata is None else strata,
-            n_folds,
-            int(seed_sequence(course.seed).generate_state(1)[0]),
-        )
-        say = voice(self.verbose)
-        curves: list[list[float]] = []
-        histories: list[list[Any]] = []
-        until = course.budget  # no mean is taken behind the shortest curve
-        for k in range(n_folds):
-            if say:
-                say(f"Fold {k + 1} of {n_folds} is held out")
-            # A copy for each fold: what it learns is thrown away but for its scores.
-            trial = self._copy()
-            if self.config is not None:
-                # The training on all rows alone leaves checkpoints and summaries.
-                trial.config = self.config.replace(model_dir=None)
-            train, held_out = (
-                rows.take(np.flatnonzero(p)) for p in (fold != k, fold == k)
-            )
-            histories.append([])
-            of_fold = course._replace(
-                given=None,
-                until=until,
-                to_follow=(n_folds - k) * until,
-                history=histories[-1],
-            )
-            trial._fit_rows(train, held_out, of_fold, again=True)
-            scores = trial.validation_scores_
-            # What the fold has learned is better than nothing: it becomes the model.
-            if trial.estimator_.stop_reason == INTERRUPTED or not scores:
-                trial.config = self.config
-                self._become(trial)
-                return
-            until = min(until, len(scores))
-            curves.append(scores)
-        by_fold = np.array([curve[:until] for curve in curves])
-        epoch = best_epoch(by_fold, trial._ends(course.budget))
-        if say:
-            s = "s" * (epoch != 1)
-            say(f"Training on all {rows.n_rows:,} rows, for {epoch} epoch{s}")
-        calibration = self._calibration_by_folds(
-            rows, fold, [history[epoch - 1] for history in histories]
-        )
-        whole = course._replace(until=epoch)
-        self._fit_rows(rows, None, whole, again=True, calibration=calibration)
-        self.validation_scores_ = by_fold.mean(axis=0).tolist()
-        self.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
-        self._is_refit = True
-
-    def _calibration_by_folds(
-        self, rows: Rows, fold: NDArray[np.integer], predictions: Sequence[Any]
-    ) -> TargetScale | None:
-        """Return the calibration that the predictions for all rows held out ask for."""
-        # Fold by fold, as the predictions come.
-        rows = rows.take(np.argsort(fold, kind="stable"))
-        joined = {
-            k: np.concatenate([p[k] for p in predictions]) for k in predictions[0]
-        }
-        return self._target.calibration(Scored(joined, rows.labels, rows.weight))
 
     def _partial_fit(
         self, X: Any, y: Any, sample_weight: Any, classes: Any = None

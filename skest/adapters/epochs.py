@@ -72,7 +72,7 @@ class EpochHook(Progress):
         first cycle that brought no better score; and from the third on after one
         whose best score came before its last quarter, as a longer one would overfit,
         too.
-    score : skest.adapters.fit.LiveScore, default=None
+    score : skest.adapters.held_out.LiveScore, default=None
         Of the present network on validation rows; higher is better. The state with the
         best score is kept then.
     report : callable, default=None

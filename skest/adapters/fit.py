@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The core `Estimator` behind a fitted one: its training, score, early end, vectors."""
+"""The core `Estimator` behind a fitted one: its training, early end, vectors."""
 
 import copy
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from skest.adapters.epochs import CallbackHook, Progress
-from skest.adapters.features import WEIGHT_KEY, Rows
-from skest.adapters.target_scale import TargetScale, scaled_target_model_fn
-from skest.adapters.targets.base import Scored, Target
+from skest.adapters.features import WEIGHT_KEY
+from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.warm_source import known_settings
 from skest.canned.optimization import table_scope
 from skest.checkpoints.checkpoint import Checkpoint
@@ -25,7 +21,6 @@ from skest.config.run_config import RunConfig
 from skest.core.checks import warn
 from skest.core.console import INTERRUPTED
 from skest.core.resources import device_or_auto
-from skest.engine.evaluation import predict_batch
 from skest.engine.loop import INPUT_ENDED
 from skest.engine.model import device_with
 from skest.estimators.estimator import Estimator
@@ -35,8 +30,6 @@ from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import module_name, parameter_name
 from skest.feature_columns.numeric_vectors import PARAMETERS, PeriodicColumn
 from skest.hooks.base import Run
-from skest.inputs.array_dataset import ArrayDataset
-from skest.inputs.batches import Source, tensor_batches
 from skest.spec import EstimatorSpec
 
 
@@ -271,182 +264,6 @@ def _has_schedule(owner: Any) -> bool:
     settings = owner.get_params(deep=False)
     rates = (value for name, value in settings.items() if "learning_rate" in name)
     return settings.get("lr_scheduler") is not None or any(map(callable, rates))
-
-
-class LiveScore:
-    """Scores the network in training on validation rows, which are encoded once.
-
-    Parameters
-    ----------
-    target : Target
-        What the score is.
-    scale : TargetScale or None
-        The scale of the labels in training.
-    rows : Rows
-        The validation rows.
-    batch_size : int
-        Rows predicted at once.
-    weighted : bool
-        Whether the model in training has weights.
-    history : list, default=None
-        Takes the predictions of each epoch.
-    kept : collection of int or None, default=None
-        Epochs whose predictions it takes, None in the place of others. None is all.
-    """
-
-    def __init__(
-        self,
-        target: Target,
-        scale: TargetScale | None,
-        rows: Rows,
-        batch_size: int,
-        weighted: bool,
-        history: list[Any] | None = None,
-        kept: Collection[int] | None = None,
-    ) -> None:
-        self._target = target
-        self._kept = kept
-        self._scale = scale
-        self._batch_size = batch_size
-        self._rows = rows
-        self._history = history
-        self._features = rows.features
-        if weighted:  # the model in training asks for weights; the score has its own
-            weight = np.ones(rows.n_rows) if rows.weight is None else rows.weight
-            self._features = rows._replace(weight=weight).with_normalised_weight()
-        self._batches: list[Any] = []
-        self._beside: dict[str, Any] = {}
-
-    def begin(self, run: Run) -> None:
-        """Encode the rows; wrong ones are refused before the first step."""
-        self._target.check_validation(self._rows.labels)
-        dataset = ArrayDataset(
-            self._features, self._rows.labels, batch_size=self._batch_size
-        )
-        # For hooks that look at the same rows, as SkorchCallbackHook.
-        run.held_out = dataset
-        parameter = next(run.network.parameters())
-        self._batches = list(
-            tensor_batches(
-                Source(dataset),
-                run.spec.encode,
-                None,
-                parameter.device,
-                parameter.dtype,
-                with_labels=False,
-            )
-        )
-        # What the heads read beside the logits, of all rows.
-        head: Any = self._target.head(None)
-        heads = getattr(head, "heads", [head])
-        keys = {key for part in heads for key in (part.weight_key, part.features_key)}
-        first, _ = self._batches[0]
-        self._beside = {
-            key: _joined([features[key] for features, _ in self._batches])
-            for key in keys & first.keys()
-        }
-
-    def as_loss(self, score: float) -> float:
-        """Return a score in the unit of the training loss."""
-        return self._target.validation_loss(score)
-
-    def __call__(self, run: Run) -> float:
-        """Return the score of the present network."""
-        keys = self._target.validation_keys
-        # Beside parameter servers, the network has the variables of its last step only.
-        run.refresh()
-        run.network.eval()
-        try:
-            batches = [
-                predict_batch(run.spec, features, keys) for features, _ in self._batches
-            ]
-        finally:
-            run.network.train()
-        predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
-        if self._history is not None:
-            is_kept = self._kept is None or len(self._history) + 1 in self._kept
-            self._history.append(predictions if is_kept else None)
-        rows = Scored(predictions, self._rows.labels, self._rows.weight, self._beside)
-        return self._target.validation_score(rows, self._scale)
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Return the rows of all batches, of tensors or dictionaries of them."""
-    if isinstance(parts[0], Mapping):
-        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
-    return torch.cat(parts).cpu()
-
-
-def fold_of_rows(
-    strata: NDArray[np.integer], n_folds: int, seed: int
-) -> NDArray[np.integer]:
-    """Return in which fold each row is held out, drawn with the strata dealt out evenly.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skest.adapters.fit import fold_of_rows
-    >>> strata = np.repeat([0, 1], [4, 2])
-    >>> fold = fold_of_rows(strata, 2, seed=0)
-    >>> [np.bincount(strata[fold == k]).tolist() for k in (0, 1)]
-    [[2, 1], [2, 1]]
-    """
-    order = np.random.default_rng(seed).permutation(len(strata))
-    # A stable sort keeps the order drawn within a stratum; dealt out like cards, no two
-    # folds differ by more than one of its rows.
-    order = order[np.argsort(strata[order], kind="stable")]
-    fold = np.empty(len(strata), dtype=np.intp)
-    fold[order] = np.arange(len(strata)) % n_folds
-    return fold
-
-
-def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
-    """Return how many epochs to train, by the scores of folds after each epoch.
-
-    The fewest after which a cycle of the schedule ends and the mean score is within one
-    standard error of the best; or else those to the end of the cycle with the best.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n_folds, n_epochs)
-        Higher is better.
-    ends : sequence of int
-        Epochs with which the cycles end.
-
-    Notes
-    -----
-    The rule of one standard error is from Breiman et al., "Classification and Regression
-    Trees" (1984, section 3.4.3): of models that few rows cannot tell apart, the simplest.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skest.adapters.fit import best_epoch
-    >>> scores = np.array([[0.1, 0.60, 0.62, 0.65], [0.1, 0.71, 0.75, 0.75]])
-    >>> best_epoch(scores, ends=[1, 2, 4]), best_epoch(scores, ends=[1])
-    (2, 4)
-    """
-    mean = scores.mean(axis=0)
-    best = int(mean.argmax())
-    # The standard error of the mean over the folds.
-    error = scores[:, best].std(ddof=1) / len(scores) ** 0.5
-    good = [e for e in ends if e <= best and mean[e - 1] >= mean[best] - error]
-    return min(good, default=end_of_cycle(best + 1, ends, len(mean)))
-
-
-def end_of_cycle(epoch: int, ends: Sequence[int], n_epochs: int) -> int:
-    """Return the epoch with which the cycle of an epoch ends, if that was reached.
-
-    Another training does not repeat what luck made the best epoch, at a high rate; at
-    the end of a cycle the rate is low, and luck small.
-
-    Examples
-    --------
-    >>> from skest.adapters.fit import end_of_cycle
-    >>> end_of_cycle(12, [7, 20, 47], 47), end_of_cycle(12, [7, 20, 47], 15)
-    (20, 12)
-    """
-    return min((end for end in ends if epoch <= end <= n_epochs), default=epoch)
 
 
 def keep_embeddings(model: Any) -> None:

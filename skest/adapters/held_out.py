@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that are held out: how well they are predicted, and so how long to train."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from skest.adapters.features import Rows
+from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import Scored, Target
+from skest.core.console import INTERRUPTED, voice
+from skest.core.random import seed_sequence
+from skest.engine.evaluation import predict_batch
+from skest.hooks.base import Run
+from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.batches import Source, tensor_batches
+
+
+class Course(NamedTuple):
+    """How a training in a fit goes.
+
+    Attributes
+    ----------
+    budget : int or None
+        Epochs that the schedule of the learning rate spans; None is one epoch, and rows
+        to come.
+    seed : int or None
+        Of the training; None leaves it to the operating system.
+    given : X, y and sample_weight, or None
+        What callbacks are told; None tells them nothing.
+    until : int or None
+        Epochs to train; None is the budget.
+    to_follow : int
+        Most epochs of trainings that come after this one in the same fit.
+    history : list or None
+        Takes the predictions for the rows held out after each epoch.
+    """
+
+    budget: Any
+    seed: int | None
+    given: Sequence[Any] | None = None
+    until: int | None = None
+    to_follow: int = 0
+    history: list[Any] | None = None
+
+
+def refit_on_all(
+    model: Any, rows: Rows, held_out: Rows, course: Course, history: Sequence[Any]
+) -> None:
+    """Train anew on all rows, to the end of the cycle that was best on a part."""
+    scores, best = model.validation_scores_, model.best_validation_score_
+    interrupted = model.estimator_.stop_reason == INTERRUPTED
+    if interrupted or not scores or any(h.chose_variables for h in model.hooks or ()):
+        return
+    # The first of equal scores, after which nothing was gained.
+    best_at = 1 + int(np.argmax(scores))
+    until = end_of_cycle(best_at, model._ends(course.budget), len(scores))
+    if say := voice(model.verbose):
+        s = "s" * (until != 1)
+        say(f"Training on all {rows.n_rows:,} rows, for {until} epoch{s}")
+    logits = history[until - 1]
+    if logits is None:  # stopped within a cycle: the best epoch's state is there
+        logits = model.estimator_.predict_table(
+            held_out.features,
+            model._target.validation_keys,
+            batch_size=model._predict_batch_size,
+        )
+    calibration = model._target.calibration(
+        Scored(logits, held_out.labels, held_out.weight)
+    )
+    whole = course._replace(given=None, until=until)
+    model._fit_rows(rows, None, whole, again=True, calibration=calibration)
+    model.validation_scores_, model.best_validation_score_ = scores, best
+    model._is_refit = True
+
+
+def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
+    """Train on all rows, as far as it does best for rows that are left out."""
+    model._start(rows)
+    strata = model._strata(rows.labels)
+    fold = fold_of_rows(
+        np.zeros(rows.n_rows, np.intp) if strata is None else strata,
+        n_folds,
+        int(seed_sequence(course.seed).generate_state(1)[0]),
+    )
+    say = voice(model.verbose)
+    curves: list[list[float]] = []
+    histories: list[list[Any]] = []
+    until = course.budget  # no mean is taken behind the shortest curve
+    for k in range(n_folds):
+        if say:
+            say(f"Fold {k + 1} of {n_folds} is held out")
+        # A copy for each fold: what it learns is thrown away but for its scores.
+        trial = model._copy()
+        if model.config is not None:
+            # The training on all rows alone leaves checkpoints and summaries.
+            trial.config = model.config.replace(model_dir=None)
+        train, held_out = (rows.take(np.flatnonzero(p)) for p in (fold != k, fold == k))
+        histories.append([])
+        of_fold = course._replace(
+            given=None,
+            until=until,
+            to_follow=(n_folds - k) * until,
+            history=histories[-1],
+        )
+        trial._fit_rows(train, held_out, of_fold, again=True)
+        scores = trial.validation_scores_
+        # What the fold has learned is better than nothing: it becomes the model.
+        if trial.estimator_.stop_reason == INTERRUPTED or not scores:
+            trial.config = model.config
+            model._become(trial)
+            return
+        until = min(until, len(scores))
+        curves.append(scores)
+    by_fold = np.array([curve[:until] for curve in curves])
+    epoch = best_epoch(by_fold, trial._ends(course.budget))
+    if say:
+        s = "s" * (epoch != 1)
+        say(f"Training on all {rows.n_rows:,} rows, for {epoch} epoch{s}")
+    calibration = _calibration_by_folds(
+        model, rows, fold, [history[epoch - 1] for history in histories]
+    )
+    whole = course._replace(until=epoch)
+    model._fit_rows(rows, None, whole, again=True, calibration=calibration)
+    model.validation_scores_ = by_fold.mean(axis=0).tolist()
+    model.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
+    model._is_refit = True
+
+
+def _calibration_by_folds(
+    model: Any, rows: Rows, fold: NDArray[np.integer], predictions: Sequence[Any]
+) -> TargetScale | None:
+    """Return the calibration that the predictions for all rows held out ask for."""
+    # Fold by fold, as the predictions come.
+    rows = rows.take(np.argsort(fold, kind="stable"))
+    joined = {k: np.concatenate([p[k] for p in predictions]) for k in predictions[0]}
+    return model._target.calibration(Scored(joined, rows.labels, rows.weight))
+
+
+def fold_of_rows(
+    strata: NDArray[np.integer], n_folds: int, seed: int
+) -> NDArray[np.integer]:
+    """Return in which fold each row is held out, drawn with the strata dealt out evenly.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.held_out import fold_of_rows
+    >>> strata = np.repeat([0, 1], [4, 2])
+    >>> fold = fold_of_rows(strata, 2, seed=0)
+    >>> [np.bincount(strata[fold == k]).tolist() for k in (0, 1)]
+    [[2, 1], [2, 1]]
+    """
+    order = np.random.default_rng(seed).permutation(len(strata))
+    # A stable sort keeps the order drawn within a stratum; dealt out like cards, no two
+    # folds differ by more than one of its rows.
+    order = order[np.argsort(strata[order], kind="stable")]
+    fold = np.empty(len(strata), dtype=np.intp)
+    fold[order] = np.arange(len(strata)) % n_folds
+    return fold
+
+
+def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
+    """Return how many epochs to train, by the scores of folds after each epoch.
+
+    The fewest after which a cycle of the schedule ends and the mean score is within one
+    standard error of the best; or else those to the end of the cycle with the best.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n_folds, n_epochs)
+        Higher is better.
+    ends : sequence of int
+        Epochs with which the cycles end.
+
+    Notes
+    -----
+    The rule of one standard error is from Breiman et al., "Classification and Regression
+    Trees" (1984, section 3.4.3): of models that few rows cannot tell apart, the simplest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.held_out import best_epoch
+    >>> scores = np.array([[0.1, 0.60, 0.62, 0.65], [0.1, 0.71, 0.75, 0.75]])
+    >>> best_epoch(scores, ends=[1, 2, 4]), best_epoch(scores, ends=[1])
+    (2, 4)
+    """
+    mean = scores.mean(axis=0)
+    best = int(mean.argmax())
+    # The standard error of the mean over the folds.
+    error = scores[:, best].std(ddof=1) / len(scores) ** 0.5
+    good = [e for e in ends if e <= best and mean[e - 1] >= mean[best] - error]
+    return min(good, default=end_of_cycle(best + 1, ends, len(mean)))
+
+
+def end_of_cycle(epoch: int, ends: Sequence[int], n_epochs: int) -> int:
+    """Return the epoch with which the cycle of an epoch ends, if that was reached.
+
+    Another training does not repeat what luck made the best epoch, at a high rate; at
+    the end of a cycle the rate is low, and luck small.
+
+    Examples
+    --------
+    >>> from skest.adapters.held_out import end_of_cycle
+    >>> end_of_cycle(12, [7, 20, 47], 47), end_of_cycle(12, [7, 20, 47], 15)
+    (20, 12)
+    """
+    return min((end for end in ends if epoch <= end <= n_epochs), default=epoch)
+
+
+class LiveScore:
+    """Scores the network in training on validation rows, which are encoded once.
+
+    Parameters
+    ----------
+    target : Target
+        What the score is.
+    scale : TargetScale or None
+        The scale of the labels in training.
+    rows : Rows
+        The validation rows.
+    batch_size : int
+        Rows predicted at once.
+    weighted : bool
+        Whether the model in training has weights.
+    history : list, default=None
+        Takes the predictions of each epoch.
+    kept : collection of int or None, default=None
+        Epochs whose predictions it takes, None in the place of others. None is all.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        scale: TargetScale | None,
+        rows: Rows,
+        batch_size: int,
+        weighted: bool,
+        history: list[Any] | None = None,
+        kept: Collection[int] | None = None,
+    ) -> None:
+        self._target = target
+        self._kept = kept
+        self._scale = scale
+        self._batch_size = batch_size
+        self._rows = rows
+        self._history = history
+        self._features = rows.features
+        if weighted:  # the model in training asks for weights; the score has its own
+            weight = np.ones(rows.n_rows) if rows.weight is None else rows.weight
+            self._features = rows._replace(weight=weight).with_normalised_weight()
+        self._batches: list[Any] = []
+        self._beside: dict[str, Any] = {}
+
+    def begin(self, run: Run) -> None:
+        """Encode the rows; wrong ones are refused before the first step."""
+        self._target.check_validation(self._rows.labels)
+        dataset = ArrayDataset(
+            self._features, self._rows.labels, batch_size=self._batch_size
+        )
+        # For hooks that look at the same rows, as SkorchCallbackHook.
+        run.held_out = dataset
+        parameter = next(run.network.parameters())
+        self._batches = list(
+            tensor_batches(
+                Source(dataset),
+                run.spec.encode,
+                None,
+                parameter.device,
+                parameter.dtype,
+                with_labels=False,
+            )
+        )
+        # What the heads read beside the logits, of all rows.
+        head: Any = self._target.head(None)
+        heads = getattr(head, "heads", [head])
+        keys = {key for part in heads for key in (part.weight_key, part.features_key)}
+        first, _ = self._batches[0]
+        self._beside = {
+            key: _joined([features[key] for features, _ in self._batches])
+            for key in keys & first.keys()
+        }
+
+    def as_loss(self, score: float) -> float:
+        """Return a score in the unit of the training loss."""
+        return self._target.validation_loss(score)
+
+    def __call__(self, run: Run) -> float:
+        """Return the score of the present network."""
+        keys = self._target.validation_keys
+        # Beside parameter servers, the network has the variables of its last step only.
+        run.refresh()
+        run.network.eval()
+        try:
+            batches = [
+                predict_batch(run.spec, features, keys) for features, _ in self._batches
+            ]
+        finally:
+            run.network.train()
+        predictions = {key: np.concatenate([b[key] for b in batches]) for key in keys}
+        if self._history is not None:
+            is_kept = self._kept is None or len(self._history) + 1 in self._kept
+            self._history.append(predictions if is_kept else None)
+        rows = Scored(predictions, self._rows.labels, self._rows.weight, self._beside)
+        return self._target.validation_score(rows, self._scale)
+
+
+def _joined(parts: list[Any]) -> Any:
+    """Return the rows of all batches, of tensors or dictionaries of them."""
+    if isinstance(parts[0], Mapping):
+        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+    return torch.cat(parts).cpu()
