@@ -147,6 +147,7 @@ def _forms_of(estimator: Any) -> dict[Any, Form]:
 def mean_exported(
     estimators: Sequence[Any],
     times: Sequence[int],
+    classes: Any = None,
     example: Any = None,
     name: str = "Mean",
 ) -> Exported:
@@ -158,6 +159,8 @@ def mean_exported(
         Classifiers of the same classes, or regressors of one loss.
     times : sequence of int
         How often each counts.
+    classes : ndarray or None
+        What the classes are called; None if it is as the estimators say.
     example : table or None
         Rows to test the graph with.
     name : str, default="Mean"
@@ -186,7 +189,7 @@ def mean_exported(
         models,
         times,
         head,
-        classes=classes_of(target),
+        classes=classes_of(target) if classes is None else classes,
         forms=forms,
         name=name,
     )

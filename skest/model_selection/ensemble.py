@@ -77,11 +77,12 @@ class _Ensemble:
         check_is_fitted(self)
         found: Any = self
         members = [getattr(m, "estimator", m) for m in found.estimators_]
-        weights = np.ones(len(members)) if self.weights is None else self.weights
+        weights = found._weights_not_none  # without those of members that are "drop"
+        weights = np.ones(len(members)) if weights is None else weights
         times = np.asarray(weights).astype(int)
         if not np.array_equal(times, weights):
             raise ExportError(
-                f"'weights' must be whole to be exported; got {weights!r}."
+                f"'weights' must be whole to be exported; got {self.weights!r}."
             )
         for member in members:
             if not isinstance(member, SkestEstimator):
@@ -90,7 +91,9 @@ class _Ensemble:
                     f"without steps before them; got {type(member).__name__}."
                 )
         name = type(self).__name__
-        return mean_exported(members, times.tolist(), example, name)
+        # Members that were fitted here have learned numbers of classes.
+        classes = getattr(self, "classes_", None)
+        return mean_exported(members, times.tolist(), classes, example, name)
 
 
 class EnsembleClassifier(_Ensemble, VotingClassifier):

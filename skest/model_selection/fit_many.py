@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils import check_consistent_length
 from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.validation import _num_samples
 
-from skest.core.checks import each_once
+from skest.core.checks import check_positive, each_once
 from skest.core.console import (
     Listener,
     Named,
@@ -93,16 +95,18 @@ def fit_many(
     clones = [clone(estimator) for estimator in estimators]
     if on_error not in ("raise", "return"):
         raise ValueError(f"'on_error' must be 'raise' or 'return'; got {on_error!r}.")
-    own_rows = [None] * len(clones) if rows is None else _checked_rows(rows, X)
+    if time_limit is not None:
+        check_positive(time_limit, "time_limit", "fit_many")
+    data = {"X": X, "y": y}
+    if sample_weight is not None:
+        data["sample_weight"] = sample_weight
+    own_rows = [None] * len(clones) if rows is None else _checked_rows(rows, data)
     if len(own_rows) != len(clones):
         raise ValueError(
             f"'rows' must have an entry for each of the {len(clones)} estimators; "
             f"got {len(own_rows)}."
         )
     end = np.inf if time_limit is None else time.time() + time_limit
-    data = {"X": X, "y": y}
-    if sample_weight is not None:
-        data["sample_weight"] = sample_weight
     calls = [
         delayed(_fit)(
             model, data, own, Named(f"Model {i} of {len(clones)}: ", end), on_error
@@ -149,17 +153,18 @@ def _indexed(data: Any, rows: Any) -> Any:
     return safe_indexing(data, rows)
 
 
-def _checked_rows(rows: Sequence[Any], X: Any) -> list[Any]:
+def _checked_rows(rows: Sequence[Any], data: Mapping[str, Any]) -> list[Any]:
     """Return row numbers as arrays; rows that are not there are refused."""
-    columns = X.values() if isinstance(X, Mapping) else [X]
-    n_rows = min(c.shape[0] if hasattr(c, "shape") else len(c) for c in columns)
+    parts = [v.values() if isinstance(v, Mapping) else [v] for v in data.values()]
+    check_consistent_length(*(column for part in parts for column in part))
+    n_rows = _num_samples(next(iter(parts[0])))
     found: list[Any] = []
     for i, own in enumerate(rows):
         if own is not None:
             own = np.asarray(own)
             if own.ndim != 1 or own.dtype.kind not in "iu" or not own.size:
                 raise ValueError(
-                    f"'rows' must have, for each estimator, the numbers of some rows; got "
+                    "'rows' must be an array of numbers of rows for each estimator; got "
                     f"rows[{i}] of type {own.dtype} and shape {own.shape}. Of a mask give "
                     "np.flatnonzero(mask)."
                 )

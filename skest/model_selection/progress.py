@@ -84,6 +84,6 @@ class SearchProgress(Listener):
                 return None
             score = task.result.get("test_scores", np.nan) if given else np.nan
             if isinstance(score, Mapping):
-                score = score[self._name or next(iter(score))]
+                score = score.get(self._name or next(iter(score)), np.nan)
             found.append(score)
         return float(np.mean(found))

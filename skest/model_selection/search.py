@@ -14,6 +14,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
 
 from skest.core.checks import each_once, warn
+from skest.core.console import listener
 from skest.core.sklearn_compat import Interval
 from skest.model_selection.ensemble import check_can_average, greedy_ensemble
 from skest.model_selection.progress import UNFINISHED
@@ -103,7 +104,7 @@ class _Search:
         vars(self).pop("ensemble_score_", None)  # of an earlier fit
         self._tasks = Tasks(
             self.n_jobs,
-            partial=True,
+            partial=listener() is None,  # within another search, Ctrl-C is for that
             time_limit=self.time_limit,
             keep=bool(self.ensemble),
             resource=self._resource_to_go_on(),
@@ -125,6 +126,11 @@ class _Search:
 
     def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
         if self.ensemble:
+            if not self.refit:
+                raise ValueError(
+                    "The ensemble takes the place of best_estimator_, so it needs 'refit'; "
+                    f"got ensemble={self.ensemble!r} and refit={self.refit!r}."
+                )
             check_can_average(self.estimator, y)
         super()._check_input_parameters(X, y, split_params)  # type: ignore[misc]
 
@@ -209,8 +215,7 @@ class GridSearchCV(_Search, model_selection.GridSearchCV):
     """Exhaustive search that can end early and makes an ensemble of what it has trained.
 
     It is `sklearn.model_selection.GridSearchCV`, with its parameters, attributes, errors
-    and results, for estimators of skest and others. In one process, the steps of a pipeline
-    before the last run once for each split, for all candidates that agree in them.
+    and results, for estimators of skest and others.
 
     Ctrl-C ends the search and not the call: `cv_results_` has the candidates that were done
     on all splits, and the best of them is refitted.
@@ -242,7 +247,8 @@ return_train_score
     ensemble_score_ : float
         What `best_score_` is of the best candidate, of the ensemble, if there is one: the
         mean over the splits of the score for the rows held out, to which only the members
-        contribute that have not seen them. Both were chosen by these rows, so expect less
+        contribute that have not seen them. All rows count alike, also with `sample_weight`.
+        Both were chosen by these rows, so expect less
         for new ones. The others, such as `best_score_`, `best_params_` and `cv_results_`,
         are those of scikit-learn and tell of single candidates.
 
@@ -304,12 +310,17 @@ class _HalvingSearch(_Search):
         return self.resource if self.resource == name else ""
 
     def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
-        number = self.estimator.get_params().get(self.resource)
+        params = self.estimator.get_params()
+        if self.resource == "max_iter" and isinstance(self.estimator, Pipeline):
+            last = self.estimator.steps[-1][0]
+            raise ValueError(
+                "'resource' must name a parameter of the pipeline; got 'max_iter'. Write "
+                f"resource='{last}__max_iter'."
+            )
+        number = params.get(self.resource)
         search: Any = self
         if self.max_resources == "auto" and self.resource != "n_samples":
-            if self.resource in self.estimator.get_params() and not isinstance(
-                number, Integral
-            ):
+            if self.resource in params and not isinstance(number, Integral):
                 raise ValueError(
                     f"max_resources='auto' is the number of the parameter "
                     f"{self.resource!r} of the estimator, which is {number!r}. Give one "
@@ -333,9 +344,11 @@ class HalvingGridSearchCV(_HalvingSearch, model_selection.HalvingGridSearchCV):
     """Halving search of a grid, by epochs.
 
     It is `sklearn.model_selection.HalvingGridSearchCV`; see `GridSearchCV` for what is
-    added. The resource is the number of epochs, and estimators that stay in the race go on
-    from where they were, with their optimizers. A schedule of the learning rate begins
-    anew then; so does the training where it can't go on, as by "sdca".
+    added. The resource is the number of epochs, and estimators of skest that stay in the
+    race go on from where they were, with their optimizers. A schedule of the learning
+    rate, as estimators have by default, begins anew then, as does early stopping: scores
+    are others than those of as many epochs at once. So does the training where it can't go
+    on, as by "sdca".
 
     Parameters
     ----------
@@ -369,9 +382,11 @@ class HalvingRandomSearchCV(_HalvingSearch, model_selection.HalvingRandomSearchC
     """Halving search of random candidates, by epochs.
 
     It is `sklearn.model_selection.HalvingRandomSearchCV`; see `GridSearchCV` for what is
-    added. The resource is the number of epochs, and estimators that stay in the race go on
-    from where they were, with their optimizers. A schedule of the learning rate begins
-    anew then; so does the training where it can't go on, as by "sdca".
+    added. The resource is the number of epochs, and estimators of skest that stay in the
+    race go on from where they were, with their optimizers. A schedule of the learning
+    rate, as estimators have by default, begins anew then, as does early stopping: scores
+    are others than those of as many epochs at once. So does the training where it can't go
+    on, as by "sdca".
 
     Parameters
     ----------

@@ -8,8 +8,9 @@ joblib sees them one by one.
 import copy
 import inspect
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,11 +20,11 @@ from joblib.parallel import ParallelBackendBase, get_active_backend
 from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel, delayed
 
+from skest.adapters.base import SkestEstimator
 from skest.core.console import Listener, OutOfTime, heard_by, raising_on_interrupt
 from skest.model_selection.progress import UNFINISHED, SearchProgress
 
 _ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
-_MOST_STEPS = 64  # of pipelines that are kept, with what they return for the rows
 
 
 class Task:
@@ -137,8 +138,13 @@ class Tasks(ParallelBackendBase):
         """Return the result of a task; the first call runs all that wait."""
         if self._waiting:
             tasks, self._waiting = self._waiting, []
-            with joblib.parallel_config(backend=self._before):
-                self._run(tasks)
+            # With a small `pre_dispatch` there are several calls.
+            if self.stopped is None:
+                with joblib.parallel_config(backend=self._before):
+                    self._run(tasks)
+            for task in tasks:
+                if task.result is None:
+                    self._leave(task)
         out.callback(out)
         return [out.result]
 
@@ -148,27 +154,26 @@ class Tasks(ParallelBackendBase):
         progress: Listener = Listener(self._end)
         if self._verbose:
             progress = SearchProgress(tasks, self._score, self._end)
-        # Other processes share nothing, and nobody would see their lines.
+        # Nobody would see the lines of other processes.
         is_here = joblib.effective_n_jobs(self._n_jobs) == 1
         heard = progress if is_here else Listener(self._end)
-        steps = SharedSteps()
-        calls = (delayed(_run)(self._call(task), heard) for task in tasks)
+        calls = (delayed(_in_time)(self._call(task), heard) for task in tasks)
         results = Parallel(n_jobs=self._n_jobs, return_as="generator")(calls)
         try:
             with raising_on_interrupt():
-                for task in tasks:
-                    with steps.lent_to(task) if is_here else nullcontext():
-                        self._finish(task, next(results))
+                for task, result in zip(tasks, results, strict=False):
+                    self._finish(task, result)
                     progress.fitted(1)
         except KeyboardInterrupt as error:
             self.stopped = error
         except OutOfTime:
             self.stopped = TimeoutError(f"time_limit={self._limit} is over")
+        with warnings.catch_warnings():
+            # That tasks are left is said by the search.
+            warnings.filterwarnings("ignore", ".*the input task iterator")
+            results.close()
         if isinstance(progress, SearchProgress):
             progress.tell()
-        for task in tasks:
-            if task.result is None:
-                self._leave(task)
 
     def _call(self, task: Task) -> Callable[[], Any]:
         """Return the call of a task; an estimator that was trained before goes on."""
@@ -196,7 +201,7 @@ class Tasks(ParallelBackendBase):
             return
         if result["fit_error"] and task.parameters:
             result["fit_error"] += f"Candidate: {dict(task.parameters)}\n"
-        elif self._resource:
+        elif self._resource and _can_go_on(result["estimator"]):
             n_epochs = task.parameters[self._resource]
             self._trained[self._candidate(task)] = result["estimator"], n_epochs
 
@@ -221,62 +226,23 @@ class Tasks(ParallelBackendBase):
         task.result = {**self._example, **none, "fit_error": None, UNFINISHED: True}
 
 
-class SharedSteps:
-    """Steps of pipelines that are fitted once for the same rows and parameters."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, Any] = {}
-
-    @contextmanager
-    def lent_to(self, task: Task) -> Iterator[None]:
-        """Be the `memory` of the pipeline of a task that has none."""
-        pipeline: Any = task.given.get("estimator")
-        shares = isinstance(pipeline, Pipeline) and pipeline.memory is None
-        if not shares or "train" not in task.given:
-            yield
-            return
-        last = pipeline.steps[-1][0]
-        own = task.own(lambda k: k != last and not k.startswith(f"{last}__"))
-        memory = _Memory(self._known, (id(task.given["train"]), own))
-        pipeline.memory = memory
-        try:
-            yield
-        finally:
-            if pipeline.memory is memory:
-                pipeline.memory = None
-
-
-class _Memory:
-    """What a pipeline takes for a `joblib.Memory`, for some rows and parameters."""
-
-    def __init__(self, known: dict[Any, Any], key: Any) -> None:
-        self._known, self._key, self._n_steps = known, key, 0
-
-    def cache(self, fit: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        """Return a function that fits a step once."""
-
-        def fit_once(*args: Any, **kwargs: Any) -> Any:
-            # A step is known by its place: it follows from the parameters, and what it
-            # is given from the rows and the steps before it.
-            self._n_steps += 1
-            key = self._key, self._n_steps
-            if key not in self._known:
-                self._known[key] = fit(*args, **kwargs)
-                if len(self._known) > _MOST_STEPS:
-                    del self._known[next(iter(self._known))]
-            return self._known[key]
-
-        return fit_once
-
-
-def _run(call: Callable[[], Any], listener: Listener) -> Any:
+def _in_time(call: Callable[[], Any], listener: Listener) -> Any:
     """Run a call; return its result, or None if the time is over."""
-    with heard_by(listener):
+    with heard_by(listener), raising_on_interrupt():
         try:
             listener.check()
             return call()
         except OutOfTime:  # no backend of joblib carries it from another process
             return None
+
+
+def _can_go_on(estimator: Any) -> bool:
+    """Tell whether `max_iter` is how many more epochs to train with `warm_start`.
+
+    Others, such as HistGradientBoosting, take it for the number of all iterations.
+    """
+    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
+    return isinstance(last, SkestEstimator)
 
 
 def _copied(estimator: Any) -> Any:
@@ -298,7 +264,7 @@ def _go_on(call: Callable[[], Any], estimator: Any, resource: str, n_more: int) 
         try:
             estimator.set_params(**{switch: True, resource: n_more})
             fit(*args, **kwargs)
-        except ValueError:  # it can't: it begins anew
+        except ValueError:  # it can't, as by "sdca": it begins anew
             estimator.set_params(**{**own, switch: False})
             fit(*args, **kwargs)
         finally:

@@ -111,8 +111,6 @@ def test_the_score_of_the_search_decides(scoring, table):
     search.fit(*table)
     assert search.predict_proba(table[0]).shape == (150, 3)
     assert sorted(search.classes_) == sorted(set(table[1]))
-    search = clone(search).set_params(refit=False, scoring=None).fit(*table)
-    assert not hasattr(search, "best_estimator_")
 
 
 def test_other_estimators_pipelines_and_halving(table):
@@ -160,6 +158,8 @@ def test_what_cannot_be_averaged_is_refused_before_training(table):
     X, y = table
     with pytest.raises(ValueError, match="one class for each row.* got DNNClassifier"):
         GridSearchCV(MODEL, GRID, ensemble=True).fit(X, np.eye(3)[X["n"] % 3])
+    with pytest.raises(ValueError, match="it needs 'refit'; got ensemble=True"):
+        GridSearchCV(MODEL, GRID, ensemble=True, refit=False).fit(X, y)
     with pytest.raises(ValueError, match="'ensemble' parameter of GridSearchCV"):
         GridSearchCV(MODEL, GRID, ensemble=0).fit(X, y)
 
@@ -190,6 +190,22 @@ def test_export_to_one_file(title, table, tmp_path):
         found, expected = loaded.predict(X), ensemble.predict(X)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert ensemble.onnx_graph().graph.input[0].name == "word"
+
+
+def test_export_of_members_that_were_fitted_by_it(table, tmp_path):
+    """They have learned numbers of classes, and those dropped do not count."""
+    pytest.importorskip("onnxruntime")
+    from skest.export import load
+
+    X, _ = table
+    y = np.array(["low", "mid", "top"])[X["n"] % 3]
+    members = [("a", MODEL), ("b", "drop"), ("c", clone(MODEL).set_params(max_iter=2))]
+    ensemble = EnsembleClassifier(members, weights=[1, 5, 2]).fit(X, y)
+    loaded = load(ensemble.export(tmp_path))
+    assert (loaded.predict(X) == ensemble.predict(X)).all()
+    np.testing.assert_allclose(
+        loaded.predict_proba(X), ensemble.predict_proba(X), atol=1e-5
+    )
 
 
 def test_seeds_trained_together(table):

@@ -120,8 +120,13 @@ def test_a_single_estimator_is_refused():
         ({"on_error": "ignore"}, "'on_error' must be 'raise' or 'return'"),
         ({"rows": [[0, 1]]}, "'rows' must have an entry for each of the 2 estimators"),
         ({"rows": [[0, 1], [0, 999]]}, "rows.1. has row 999, but .* table has .* rows"),
-        ({"rows": [[0, 1], []]}, r"the numbers of some rows; got rows\[1\] of type"),
+        ({"rows": [[0, 1], []]}, r"for each estimator; got rows\[1\] of type"),
         ({"n_jobs": 0}, "n_jobs == 0"),
+        ({"time_limit": 0}, "'time_limit' of fit_many .* greater than 0"),
+        (
+            {"rows": [None] * 2, "sample_weight": [1.0]},
+            "inconsistent numbers of samples",
+        ),
     ],
 )
 def test_wrong_arguments(table, options, message):

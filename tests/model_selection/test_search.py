@@ -15,10 +15,12 @@ from sklearn import config_context, model_selection
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.exceptions import FitFailedWarning
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_html_repr
@@ -187,28 +189,24 @@ def test_weights_and_frames(people):
             assert_same_results(ours.cv_results_, theirs.cv_results_)
 
 
-class Counting(TransformerMixin, BaseEstimator):
-    """Counts its fits."""
-
-    n_fits = 0
-
-    def __init__(self, factor=1.0):
-        self.factor = factor
-
-    def fit(self, X, y=None):
-        Counting.n_fits += 1
-        self.fitted_ = True
-        return self
-
-    def transform(self, X):
-        return X * self.factor
-
-
-def test_steps_before_run_once_for_each_split(cancer):
-    Counting.n_fits = 0
-    grid = {"counting__factor": [0.1, 1.0], "dnnclassifier__max_iter": [1, 2, 3]}
-    GridSearchCV(make_pipeline(Counting(), MODEL), grid, cv=3, refit=False).fit(*cancer)
-    assert Counting.n_fits == 2 * 3
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        HistGradientBoostingClassifier(random_state=0),
+        MLPClassifier((4,), random_state=0),
+    ],
+)
+def test_others_begin_anew_in_each_iteration(estimator, cancer):
+    """Their `max_iter` means other things, or their arrays change in place."""
+    options = {"max_resources": 9, "min_resources": 3, "cv": 2}
+    arguments = estimator, {"learning_rate_init": [0.001, 0.01, 0.1]}
+    if not isinstance(estimator, MLPClassifier):
+        arguments = estimator, {"learning_rate": [0.001, 0.01, 0.1]}
+    ours = HalvingGridSearchCV(*arguments, **options).fit(*cancer)
+    theirs = model_selection.HalvingGridSearchCV(
+        *arguments, resource="max_iter", **options
+    ).fit(*cancer)
+    assert_same_results(ours.cv_results_, theirs.cv_results_)
 
 
 def test_bad_candidates_leave_the_others_alone(people):
@@ -285,6 +283,12 @@ def test_ctrl_c_returns_what_is_done(cancer, capsys):
         search.set_params(estimator=with_hook(1, press_ctrl_c)).fit(*cancer)
     with pytest.raises(KeyboardInterrupt):
         cross_validate(with_hook(2, press_ctrl_c), *cancer, cv=3)
+    inner = GridSearchCV(with_hook(4, press_ctrl_c), grid, cv=2)
+    with pytest.raises(KeyboardInterrupt):
+        cross_validate(inner, *cancer, cv=2)
+    search.set_params(estimator=with_hook(6, press_ctrl_c), pre_dispatch=2)
+    with pytest.warns(UserWarning, match="2 of 4 candidates"):
+        search.fit(*cancer)
     model, options = with_hook(5, press_ctrl_c), {"factor": 2, "min_resources": 1}
     options |= {"max_resources": 2, "cv": 2}
     halving = HalvingGridSearchCV(model, RATES, **options)
@@ -346,6 +350,8 @@ def test_epochs_go_on_instead_of_beginning_anew(cancer):
 
 
 def test_halving_asks_for_a_number_of_epochs(cancer):
+    with pytest.raises(ValueError, match="resource='dnnclassifier__max_iter'"):
+        HalvingGridSearchCV(make_pipeline(StandardScaler(), MODEL), RATES).fit(*cancer)
     with pytest.raises(ValueError, match="max_resources='auto'.* max_resources=81"):
         HalvingGridSearchCV(DNNClassifier(), RATES).fit(*cancer)
     assert HalvingGridSearchCV(MODEL, RATES, cv=2).fit(*cancer).max_resources_ == 3
