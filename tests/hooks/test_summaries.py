@@ -8,16 +8,6 @@ from skest.hooks.summaries import SummaryWriter
 from tests.hooks._events import histograms
 
 
-class Clock:
-    """A step that moves on."""
-
-    def __init__(self, step=1):
-        self.step = step
-
-    def __call__(self):
-        return self.step
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -31,7 +21,7 @@ class Clock:
     ids=["tensor", "bfloat16", "not finite", "sparse"],
 )
 def test_histograms(tmp_path, values):
-    writer = SummaryWriter(tmp_path, Clock())
+    writer = SummaryWriter(tmp_path, lambda: 1)
     writer.histogram("weights", values)
     writer.close()
     (histogram,) = histograms(tmp_path)["weights"].values()
@@ -40,20 +30,16 @@ def test_histograms(tmp_path, values):
     assert sum(histogram.bucket) == 6
 
 
-def use_all(writer):
-    writer.scalar("a", 1.0)
-    writer.scalars({"b": 1.0})
-    writer.histogram("c", torch.ones(2))
-    writer.histograms({"d": torch.ones(2)})
-    writer.close()
-
-
 def test_a_failure_of_writing_is_logged_once(tmp_path, caplog):
     in_the_way = tmp_path / "file"
     in_the_way.touch()
-    writer = SummaryWriter(in_the_way, Clock())
+    writer = SummaryWriter(in_the_way, lambda: 1)
     with caplog.at_level(logging.WARNING, "skest"):
-        use_all(writer)
+        writer.scalar("a", 1.0)
+        writer.scalars({"b": 1.0})
+        writer.histogram("c", torch.ones(2))
+        writer.histograms({"d": torch.ones(2)})
+        writer.close()
     (record,) = caplog.records
     assert record.getMessage().startswith(f"No summaries are written to {in_the_way}: ")
     assert not writer.is_enabled
