@@ -58,26 +58,6 @@ def halving(optimizer):
     return torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 7], gamma=0.5)
 
 
-@pytest.mark.parametrize(
-    ("network", "optimizer", "with_dir"),
-    [
-        ("linear", "adagrad", True),
-        ("torch_dropout", "ftrl", False),
-        ("batch_norm", "adam", False),
-    ],
-)
-def test_ten_steps_are_four_and_then_six(tmp_path, network, optimizer, with_dir):
-    params = {"network": network, "optimizer": optimizer, "scheduler": halving}
-    whole = make(**params).train(in_order())
-    input_fn = in_order()
-    directory = tmp_path if with_dir else None
-    parts = make(directory, **params).train(input_fn, steps=4)
-    if with_dir:  # another object goes on
-        parts = make(directory, seed=99, **params)
-    parts.train(input_fn, steps=6)
-    assert_same_checkpoint(parts.checkpoint, whole.checkpoint)
-
-
 @pytest.mark.parametrize("with_dir", [False, True])
 def test_an_estimator_can_be_pickled(tmp_path, with_dir):
     estimator = make(tmp_path if with_dir else None, network="torch_dropout")

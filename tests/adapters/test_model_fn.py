@@ -353,10 +353,6 @@ def test_errors_before_training(pairs, table):
         ModelFnRegressor(3).fit(X, X[:, 0])
     with pytest.raises(ValueError, match="'params' are given, but model_fn does not"):
         ModelFnClassifier(lambda features, mode: None, params={"lr": 1}).fit(X, y)
-    with pytest.raises(ValueError, match=r"has the argument\(s\) 'x'"):
-        ModelFnClassifier(lambda features, mode, x: None).fit(X, y)
-    with pytest.raises(TypeError, match="must return an EstimatorSpec; got NoneType"):
-        ModelFnClassifier(lambda features, labels, mode: None).fit(X, y)
     with pytest.raises(ValueError, match="contains NaN"):
         make(model_fns.classes).fit(np.where(X > 1, np.nan, X), y)
     with pytest.raises(TypeError, match="Sparse data was passed"):

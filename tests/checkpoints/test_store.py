@@ -193,11 +193,6 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
 # Failing to write
 
 
-def trained(model_dir):
-    config = skest.RunConfig(model_dir=model_dir, random_seed=0)
-    return skest.Estimator(model_fn, config=config).train(table_fn(), steps=2)
-
-
 @pytest.mark.parametrize("step", [2, 3])
 def test_a_pointer_that_cannot_be_written_keeps_the_older_checkpoint(
     tmp_path, monkeypatch, step

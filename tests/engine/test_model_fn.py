@@ -5,35 +5,6 @@ import pytest
 import torch
 
 from skest import Estimator, EstimatorSpec
-from skest.engine.model import model_fn_arguments
-
-
-def test_wrong_model_functions_are_refused():
-    for model_fn, params, error, message in [
-        (3, None, TypeError, "'model_fn' must be a function; got int"),
-        (lambda mode: None, None, ValueError, "must take the argument 'features'"),
-        (lambda features: None, None, ValueError, "must take the argument 'mode'"),
-        (
-            lambda features, mode, foo, bar: None,
-            None,
-            ValueError,
-            "has the argument.s. 'foo', 'bar', but only features, .*functools.partial",
-        ),
-        (
-            lambda features, mode: None,
-            {"a": 1},
-            ValueError,
-            "'params' are given, but model_fn does not take",
-        ),
-        (
-            lambda features, mode, params: None,
-            [1],
-            TypeError,
-            "'params' must be a dict; got list",
-        ),
-    ]:
-        with pytest.raises(error, match=message):
-            model_fn_arguments(model_fn, params)
 
 
 def test_optimizers_of_other_networks_are_refused_before_the_first_step():
