@@ -6,7 +6,6 @@ import itertools
 import pickle
 import weakref
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -23,6 +22,7 @@ from tests._models import (
     squared_loss,
     table_fn,
 )
+from tests.adapters.test_side_effects import state_of_process
 
 SHUFFLED = table_fn(shuffle=True, num_epochs=None, seed=1)
 
@@ -74,20 +74,6 @@ def test_an_estimator_can_be_pickled(tmp_path, with_dir):
 
 
 # What belongs to the caller
-
-
-def surroundings():
-    return {
-        "torch": torch.get_rng_state().tolist(),
-        "numpy": np.random.get_state()[1].tolist(),
-        "numpy position": np.random.get_state()[2],
-        "threads": torch.get_num_threads(),
-        "interop threads": torch.get_num_interop_threads(),
-        "dtype": torch.get_default_dtype(),
-        "grad": torch.is_grad_enabled(),
-        "inference": torch.is_inference_mode_enabled(),
-        "deterministic": torch.are_deterministic_algorithms_enabled(),
-    }
 
 
 def test_predictions_do_not_depend_on_the_callers_gradient_mode():
@@ -226,9 +212,9 @@ def test_modules_of_the_user_draw_from_the_run():
             optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
         )
 
-    before = surroundings()
+    before = state_of_process()
     whole = make(model_fn=noisy_model_fn).train(in_order())
-    assert surroundings() == before
+    assert state_of_process() == before
     input_fn = in_order()
     parts = make(model_fn=noisy_model_fn).train(input_fn, steps=4).train(input_fn)
     assert_same_checkpoint(parts.checkpoint, whole.checkpoint)

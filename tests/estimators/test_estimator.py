@@ -304,15 +304,8 @@ def test_another_optimizer_is_refused():
     assert other.evaluate(table_fn()) == estimator.evaluate(table_fn())
 
 
-# Every call builds a model of its own
-
-
-class AtFirstBatch(Hook):
-    def after_step(self, run, loss):
-        run.request_stop("seen enough")
-
-
 def test_an_evaluation_of_an_endless_input_needs_steps(trained):
+    stop = At(5, lambda run: run.request_stop("seen enough"))
     for endless in [
         lambda: table_fn(num_epochs=None)(),
         lambda: Pipeline(batches()).repeat(),
@@ -321,4 +314,4 @@ def test_an_evaluation_of_an_endless_input_needs_steps(trained):
         with pytest.raises(ValueError, match="has no end, and 'steps' is None"):
             trained.evaluate(endless)
         assert trained.evaluate(endless, steps=2)["global_step"] > 0
-        assert trained.evaluate(endless, hooks=[AtFirstBatch()])["global_step"] > 0
+        assert trained.evaluate(endless, hooks=[stop])["global_step"] > 0

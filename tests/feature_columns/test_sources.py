@@ -5,48 +5,12 @@ from decimal import Decimal
 
 import numpy as np
 import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 import scipy.sparse
 import torch
 
 from skest.feature_columns import infer_feature_columns
 from skest.feature_columns.table import Table
-from tests._forms import FORMS
-
-
-def tables_of(column):
-    """The column in a dict, and in the frames that hold such columns."""
-    numbers = np.arange(4.0)
-    tables = {"dict": {"n": numbers, "c": column}}
-    if isinstance(column, pd.Series):
-        index = [9, 9, 7, 8]
-        frame = pd.DataFrame({"n": numbers, "c": column}).set_axis(index, axis=0)
-        tables["pandas"] = frame
-    elif isinstance(column, pl.Series):
-        tables["polars"] = pl.DataFrame({"n": numbers, "c": column})
-    elif isinstance(column, pa.Array | pa.ChunkedArray):
-        tables["pyarrow"] = pa.table({"n": numbers, "c": column})
-    return tables
-
-
-def values_of(cells):
-    values = np.append(cells.distinct.astype(object), None)
-    return values[cells.codes].tolist()
-
-
-def test_every_form_is_read_as_what_it_is():
-    for form, (make, kind, expected) in FORMS.items():
-        for X in tables_of(make()).values():
-            table = Table(X)
-            encoded = infer_feature_columns(X).fit(X).encode(X)
-            if kind == "numbers":
-                np.testing.assert_array_equal(table.numbers("c"), expected, form)
-                assert "c" in encoded, form
-            else:
-                assert values_of(table.factorized("c")) == expected, form
-                assert "c_ids" in encoded, form
 
 
 def test_sparse_matrices_of_every_form_are_the_same():
