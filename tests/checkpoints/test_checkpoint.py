@@ -34,17 +34,12 @@ def test_all_differences_are_listed_and_nothing_is_loaded():
         assert torch.equal(value, before[name])
 
 
-def state_of(network, optimizer, scheduler=None, random=None):
-    schedulers = () if scheduler is None else (scheduler,)
-    return Checkpoint.capture(network, 3, (optimizer,), schedulers, random)
-
-
 def test_tied_variables_can_be_saved(tmp_path):
     network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     network[1].weight = network[0].weight
     optimizer = make_optimizer("adam", network.parameters(), 0.1)
     store = DirectoryStore(tmp_path)
-    store.save(state_of(network, optimizer))
+    store.save(Checkpoint.capture(network, 3, (optimizer,)))
     fresh = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     store.latest().restore(fresh)
     assert torch.equal(fresh[1].weight, network[0].weight)
