@@ -244,6 +244,12 @@ REFUSED = {
     "huge integer": ([10**400] * 60, "'c' holds .* too large for a float"),
     "durations": ([np.timedelta64(1, "h")] * 60, "'c' holds dates or durations"),
 }
+LEFT_OUT = {
+    "no number": [np.nan] * 60,
+    "no text": [None] * 60,
+    "no date": [pd.NaT] * 60,
+    "ids": [f"id{i}" for i in range(60)],
+}
 TAKEN = {
     "constant": [7.0] * 60,
     "one number and gaps": [7.0, None] * 30,
@@ -261,6 +267,17 @@ def test_raw_columns_that_are_refused():
         X, y = with_column(cells)
         with pytest.raises(ValueError, match=message):
             make(skest.DNNLinearCombinedClassifier).fit(X, y)
+
+
+def test_raw_columns_that_are_left_out():
+    for cells in LEFT_OUT.values():
+        X, y = with_column(cells)
+        model = make(skest.DNNClassifier, max_iter=1)
+        with pytest.warns(UserWarning, match="Column 'c' .* it is left out. To use it"):
+            model.fit(X, y)
+        read = {k for c in model.feature_columns_.active for k in c.feature_keys}
+        assert read == {"x", "s"}
+        assert np.isfinite(model.predict_proba(X)).all()
 
 
 @pytest.mark.filterwarnings("error")
