@@ -119,6 +119,17 @@ class Recorder(Hook):
         self.calls.append("end")
 
 
+class Rates(Hook):
+    """Notes the rates that the steps are taken with."""
+
+    def __init__(self):
+        self.rates = []
+
+    def before_step(self, run):
+        groups = [group for o in run.spec.optimizers for group in o.param_groups]
+        self.rates.append([group["lr"] for group in groups])
+
+
 class At(Hook):
     """Calls a function of the run when a global step has been taken."""
 

@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 import skest
 from skest import feature_columns as fc
-from skest.hooks import Hook
+from tests._models import At
 from tests.adapters.conftest import make
 
 
@@ -141,11 +141,9 @@ def test_wrong_validation_rows_are_refused_before_training(table):
     X, y = table
     steps = []
 
-    class Count(Hook):
-        def before_step(self, run):
-            steps.append(run.global_step)
-
-    model = make(skest.DNNClassifier, feature_columns=columns(), hooks=(Count(),))
+    model = make(
+        skest.DNNClassifier, feature_columns=columns(), hooks=(At(1, steps.append),)
+    )
     with pytest.raises(ValueError, match="'age'"):
         model.fit(X, y, X_val=changed("age", np.nan)(X), y_val=y)
     assert steps == []

@@ -16,7 +16,7 @@ from skest import (
     LinearSDCA,
     MultiHeadEstimator,
 )
-from skest.hooks import Hook
+from tests._models import At, raising
 from tests.adapters._nets import IRIS, assert_same_variables
 from tests.adapters.conftest import make
 
@@ -132,13 +132,12 @@ def test_an_estimator_of_an_epoch_is_as_if_fit_had_ended_there():
         assert_same_variables(before, after)
 
 
-class Failing(Hook):
-    def after_step(self, run, loss):
-        raise OSError("the disk is full")
-
-
 @pytest.mark.parametrize(
-    "hooks, recorder", [([Failing()], Recorder()), ((), Recorder(fail_at=2))]
+    "hooks, recorder",
+    [
+        ([At(1, raising(OSError("the disk is full")))], Recorder()),
+        ((), Recorder(fail_at=2)),
+    ],
 )
 def test_a_failing_fit_tears_down_and_leaves_the_earlier_fit(hooks, recorder):
     model = make(DNNClassifier, max_iter=4).fit(*IRIS)

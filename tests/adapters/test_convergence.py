@@ -7,14 +7,9 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 import skest
-from skest.hooks import Hook
+from tests._models import At
 
 NAMES = ["DNNClassifier", "LinearRegressor"]
-
-
-class Stop(Hook):
-    def after_step(self, run, loss):
-        run.request_stop("enough")
 
 
 def fit(name="DNNClassifier", partial=False, **settings):
@@ -44,7 +39,7 @@ def test_no_warning_where_it_ends_as_it_was_meant_to():
         {"max_steps": 2},
         {"learning_rate": lambda step: 0.1 / (1 + step)},
         {"lr_scheduler": lambda own: torch.optim.lr_scheduler.StepLR(own, 2)},
-        {"hooks": [Stop()]},
+        {"hooks": [At(1, lambda run: run.request_stop("enough"))]},
         {"partial": True},
     ]:
         fit(**settings)

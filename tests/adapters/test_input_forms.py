@@ -23,43 +23,45 @@ def small():
 
 
 def with_numbers(column):
-    """A table of `column` and of numbers, a frame where `column` is a series."""
-    numbers = np.arange(4.0)
-    if isinstance(column, pd.Series):
-        return pd.DataFrame({"n": numbers, "c": column})
-    if isinstance(column, pl.Series):
-        return pl.DataFrame({"n": numbers, "c": column})
-    if isinstance(column, pa.Array | pa.ChunkedArray):
-        return pa.table({"n": numbers, "c": column})
-    return {"n": numbers, "c": column}
+    """`column` and numbers in a dict, and in a frame that holds such columns."""
+    table = {"n": np.arange(4.0), "c": column}
+    frames = {
+        pd.Series: lambda: pd.DataFrame(table).set_axis([9, 9, 7, 8], axis=0),
+        pl.Series: lambda: pl.DataFrame(table),
+        pa.Array | pa.ChunkedArray: lambda: pa.table(table),
+    }
+    found = [make() for kind, make in frames.items() if isinstance(column, kind)]
+    return [table, *found]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_is_fitted_and_predicted(form):
-    column, kind, expected = FORMS[form]
-    model = small().fit(with_numbers(column()), Y)
-    probability = model.predict_proba(with_numbers(column()))
-    assert np.isfinite(probability).all()
-    if kind == "numbers" and np.ndim(expected) == 1:
-        plain = {"n": np.arange(4.0), "c": np.array(expected, dtype=float)}
-        if "c" not in {column.name for column in model.feature_columns_.active}:
-            plain = pd.DataFrame(plain)  # read as one array
-        model = small().set_params(dtype=model._dtype_name).fit(plain, Y)
-        np.testing.assert_allclose(probability, model.predict_proba(plain), rtol=1e-6)
+def test_every_form_is_read_as_what_it_is(form):
+    make_column, kind, expected = FORMS[form]
+    plain = {"n": np.arange(4.0), "c": np.empty(4, dtype=object)}
+    plain["c"][:] = expected
+    if kind == "numbers":
+        plain["c"] = np.array(expected, dtype=float)
+    for X in with_numbers(make_column()):
+        model = small().fit(X, Y)
+        assert np.isfinite(model.predict_proba(X)).all()
+        found, same = (model.feature_columns_.encode(table) for table in (X, plain))
+        assert ("c_ids" in found) == (kind == "categories")
+        for key, values in same.items():
+            np.testing.assert_array_equal(found[key], values)
 
 
 def test_dates_of_every_form_are_read():
     for form in DATE_FORMS.values():
-        X = with_numbers(form())
-        model = small().fit(X, Y)
-        assert "c_seconds" in {c.name for c in model.feature_columns_.active}
-        assert np.isfinite(model.predict_proba(X)).all()
+        for X in with_numbers(form()):
+            model = small().fit(X, Y)
+            assert "c_seconds" in {c.name for c in model.feature_columns_.active}
+            assert np.isfinite(model.predict_proba(X)).all()
 
 
 def test_what_cannot_be_read_is_named():
     for column, error, message in REFUSED.values():
         with pytest.raises(error, match=message):
-            small().fit(with_numbers(column()), Y)
+            small().fit(with_numbers(column())[-1], Y)
     of_dict = small().fit({"a": ["a", "b", "a", "b"]}, Y)
     of_array = small().fit(np.eye(4), Y)
     for X, error, message in REFUSED_TABLES.values():

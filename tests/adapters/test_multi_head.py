@@ -10,7 +10,7 @@ from sklearn.metrics import accuracy_score, r2_score
 
 from skest import DNNClassifier, DNNEstimator, MultiHeadEstimator
 from skest.heads import MultiLabelHead, RegressionHead
-from skest.hooks import Hook
+from tests._models import At
 from tests.adapters.conftest import make
 
 N = 120
@@ -253,15 +253,8 @@ def test_one_held_out_label_is_enough_and_none_is_refused_before_training(X, y):
     assert np.isfinite(model.validation_scores_).all()
     steps = []
 
-    class Steps(Hook):
-        def after_step(self, run, loss):
-            steps.append(run.global_step)
-
-        def __deepcopy__(self, memo):
-            return self
-
     lonely = multi_head(heads={"price": "regression"}, early_stopping=True)
-    lonely.set_params(hooks=[Steps()])
+    lonely.set_params(hooks=[At(1, steps.append)])
     with pytest.raises(ValueError, match="needs labels of at least one head"):
         lonely.fit(X, rare.assign(price=y["price"].where(np.arange(N) == 60)))
     assert not steps

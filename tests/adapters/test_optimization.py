@@ -106,24 +106,3 @@ def test_wrong_settings_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             train(functions(rate, **options)["combined"])
-
-
-def test_auto_is_the_rate_of_the_original():
-    def rates(n_columns, **options):
-        columns = fc.FeatureColumns(
-            [fc.numeric_column(str(i)) for i in range(n_columns)]
-        )
-        spec = dnn_linear_combined_model_fn(
-            {str(i): np.ones(2) for i in range(n_columns)},
-            np.ones(2),
-            "train",
-            head=RegressionHead(),
-            linear_columns=columns,
-            dnn_columns=None,
-            dnn_hidden_units=[2],
-            **options,
-        )
-        return [o.param_groups[0]["lr"] for o in spec.optimizers]
-
-    assert rates(4) == [0.05]
-    assert rates(4, linear_learning_rate="auto") == [0.005]

@@ -17,6 +17,7 @@ from sklearn.model_selection import GridSearchCV
 
 from skest import DNNClassifier
 from skest.hooks import Hook
+from tests._models import At, raising
 from tests.adapters._families import FAMILIES, rows_for, small
 
 
@@ -79,14 +80,11 @@ def test_the_process_stays_as_it_was(name, two_threads):
 
 
 def test_a_fit_that_fails_leaves_no_trace(two_threads):
-    class Failing(Hook):
-        def after_step(self, run, loss):
-            raise RuntimeError("on purpose")
-
     X, y, _ = rows_for(DNNClassifier())
     before = state_of_process()
+    failing = At(1, raising(RuntimeError("on purpose")))
     # An activation of the user's may draw, so torch's global generator is lent.
-    model = small(DNNClassifier, hooks=(Failing(),), activation=lambda x: torch.relu(x))
+    model = small(DNNClassifier, hooks=(failing,), activation=lambda x: torch.relu(x))
     with pytest.raises(RuntimeError, match="on purpose"):
         model.fit(X, y)
     assert state_of_process() == before

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import copy
+import functools
 import pickle
 
 import numpy as np
@@ -75,20 +76,15 @@ def test_scores_of_probabilities():
 
 class Events(Callback):
     def __init__(self, stop_at=None):
-        self.stop_at = stop_at
-        self.calls = []
-        for name in ("train_begin", "epoch_begin", "batch_begin", "grad_computed"):
-            setattr(self, f"on_{name}", self._noting(name))
-        for name in ("batch_end", "epoch_end", "train_end"):
-            setattr(self, f"on_{name}", self._noting(name))
+        self.stop_at, self.calls = stop_at, []
+        steps = ("batch_begin", "grad_computed", "batch_end")
+        for name in ("train_begin", "epoch_begin", *steps, "epoch_end", "train_end"):
+            setattr(self, f"on_{name}", functools.partial(self._note, name))
 
-    def _noting(self, name):
-        def note(net, *args, training=None, **kwargs):
-            self.calls.append(name + {True: " t", False: " v", None: ""}[training])
-            if len(self.calls) == self.stop_at:
-                raise KeyboardInterrupt
-
-        return note
+    def _note(self, name, net, *args, training=None, **kwargs):
+        self.calls.append(name + {True: " t", False: " v", None: ""}[training])
+        if len(self.calls) == self.stop_at:
+            raise KeyboardInterrupt
 
 
 STEP = ["batch_begin t", "grad_computed t", "batch_end t"]

@@ -67,13 +67,9 @@ def warm(model, old, values=NEW, *, target=lambda y: y, **parameters):
 
 def row(estimator, name, value, columns="feature_columns_"):
     """Return the row that a variable has for a value of the column "w"."""
-    for column in getattr(estimator, columns).active:
-        while hasattr(column, "categorical"):
-            column = column.categorical
-        if column.name == "w":
-            position = list(column.vocabulary).index(value)
-            return estimator.estimator_.get_variable_value(name)[position]
-    raise AssertionError("There is no column 'w'.")
+    (column,) = (c for c in getattr(estimator, columns).active if c.name == "w")
+    position = list(column.vocabulary).index(value)
+    return estimator.estimator_.get_variable_value(name)[position]
 
 
 def value(estimator, name):

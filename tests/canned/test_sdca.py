@@ -104,19 +104,6 @@ def after(input_fn, n_batches):
     return rest
 
 
-def test_the_dual_of_an_example_is_found_again():
-    """With new ids in every epoch, the weights would never settle."""
-    features, labels = table()
-    features, labels = {k: v[:8] for k, v in features.items()}, labels[:8]
-    model = estimator(dtype=torch.float64)
-    model.train(batches(features, labels, size=8), steps=250)
-    before = weights(model)
-    model.train(batches(features, labels), steps=5)
-    for name, value in weights(model).items():
-        torch.testing.assert_close(value, before[name], rtol=0, atol=1e-9)
-    assert len(model.get_variable_value("bias/duals")) == 8
-
-
 def test_evaluation_and_prediction_need_no_ids():
     features, labels = table()
     model = estimator().train(batches(features, labels), steps=5)

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a run, captured and restored."""
 
+import zlib
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from skest.checkpoints import format as _tensor_files
 from skest.checkpoints.checkpoint import Checkpoint, load_variables
-from skest.checkpoints.format import gathered_rows
+from skest.checkpoints.format import gathered_rows, read_tensors, write_in_blocks
 from skest.checkpoints.store import DirectoryStore
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizers import make_optimizer
@@ -34,17 +37,12 @@ def test_all_differences_are_listed_and_nothing_is_loaded():
         assert torch.equal(value, before[name])
 
 
-def state_of(network, optimizer, scheduler=None, random=None):
-    schedulers = () if scheduler is None else (scheduler,)
-    return Checkpoint.capture(network, 3, (optimizer,), schedulers, random)
-
-
 def test_tied_variables_can_be_saved(tmp_path):
     network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     network[1].weight = network[0].weight
     optimizer = make_optimizer("adam", network.parameters(), 0.1)
     store = DirectoryStore(tmp_path)
-    store.save(state_of(network, optimizer))
+    store.save(Checkpoint.capture(network, 3, (optimizer,)))
     fresh = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     store.latest().restore(fresh)
     assert torch.equal(fresh[1].weight, network[0].weight)
@@ -70,3 +68,49 @@ def test_another_number_of_optimizers_is_refused(n_optimizers):
 def test_shards_become_the_table(n_rows, n):
     table = torch.arange(2 * n_rows).reshape(n_rows, 2)
     assert torch.equal(gathered_rows([table[i::n] for i in range(n)], n_rows), table)
+
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+TENSORS = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
+    st.tuples(st.lists(st.integers(0, 5), max_size=3), st.sampled_from(DTYPES)),
+    max_size=4,
+)
+
+
+@given(TENSORS, st.integers(1, 64))
+def test_blocks_make_a_file_that_the_library_reads(
+    tmp_path_factory, kinds, block_bytes
+):
+    tensors = {
+        name: torch.randint(0, 2, shape).to(dtype)
+        for name, (shape, dtype) in kinds.items()
+    }
+    directory = tmp_path_factory.mktemp("files")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tensor_files, "_BLOCK_BYTES", block_bytes)
+        found = write_in_blocks(tensors, directory / "blocks")
+    blocks = {
+        name: [block for _, block in _tensor_files.blocks(t, block_bytes)]
+        for name, t in tensors.items()
+    }
+    content = (directory / "blocks").read_bytes()
+    assert found == zlib.crc32(content)
+    written = read_tensors(directory / "blocks")
+    assert written.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert written[name].dtype == tensor.dtype
+        assert torch.equal(written[name], tensor)
+    for name, some in blocks.items():
+        values = [v for block in some for v in block.reshape(-1).tolist()]
+        assert values == tensors[name].reshape(-1).tolist()
+        assert all(b.nbytes <= block_bytes or len(b) == 1 for b in some)
+
+
+def test_parts_of_one_buffer_and_what_is_not_in_order(tmp_path):
+    buffer = torch.arange(12.0).reshape(3, 4)
+    tensors = {"a": buffer.T, "b": buffer[::2], "c": buffer, "d": buffer[0, 3]}
+    write_in_blocks(tensors, tmp_path / "x")
+    found = read_tensors(tmp_path / "x")
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in tensors.items())

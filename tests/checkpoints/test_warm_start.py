@@ -120,30 +120,12 @@ def test_train_and_evaluate_starts_warm_once(tmp_path, trained):
 # What
 
 
-@pytest.mark.parametrize(
-    ("wanted", "expected"),
-    [
-        (".*", ["weight", "bias"]),
-        (".*ia.*", ["bias"]),
-        ("ias", None),
-        (["weight"], ["weight"]),
-        (None, []),
-    ],
-)
-def test_selection(trained, wanted, expected):
-    settings = WarmStartSettings(trained, wanted)
-    if expected is None:
-        with pytest.raises(ValueError, match="'ias' matches no variable"):
-            train(settings)
-        return
-    new = train(settings)
-    report = new.warm_start_report
-    assert report.warm_started == expected
-    for name, value in trained.checkpoint.variables.items():
-        is_warm = torch.allclose(new.checkpoint.variables[name], value)
-        assert is_warm == (name in expected)
-        if not is_warm:
-            assert report.not_warm_started[name] == "not selected"
+def test_a_pattern_matches_whole_names(trained):
+    report = train(WarmStartSettings(trained, ".*ia.*")).warm_start_report
+    assert report.warm_started == ["bias"]
+    assert report.not_warm_started == {"weight": "not selected"}
+    with pytest.raises(ValueError, match="'ias' matches no variable"):
+        train(WarmStartSettings(trained, "ias"))
 
 
 # Vocabularies

@@ -203,6 +203,12 @@ def tasks_of(environments):
     ].cluster
 
 
+FIVE = [
+    *[("ps", 0, 0), ("ps", 1, 1), ("chief", 0, 2)],
+    *[("worker", 0, 0), ("worker", 1, 1)],
+]
+
+
 def test_torchrun():
     tasks, cluster = tasks_of(
         torchrun(
@@ -215,10 +221,7 @@ def test_torchrun():
         )
         for rank in range(5)
     )
-    assert tasks == [
-        *[("ps", 0, 0), ("ps", 1, 1), ("chief", 0, 2)],
-        *[("worker", 0, 0), ("worker", 1, 1)],
-    ]
+    assert tasks == FIVE
     assert cluster.as_dict() == {
         "ps": ["h0:2222", "h0:2223"],
         "chief": ["h0:2224"],
@@ -239,10 +242,7 @@ def slurm(rank, **more):
 
 def test_slurm():
     tasks, cluster = tasks_of(slurm(rank, SKEST_NUM_PS="2") for rank in range(5))
-    assert tasks == [
-        *[("ps", 0, 0), ("ps", 1, 1), ("chief", 0, 2)],
-        *[("worker", 0, 0), ("worker", 1, 1)],
-    ]
+    assert tasks == FIVE
     assert cluster.as_dict() == {
         "ps": ["n09:2222", "n09:2223"],
         "chief": ["n09:2224"],

@@ -10,7 +10,6 @@ All but `BY_DAY` is checked at night, by ``make test-nightly``.
 import numpy as np
 import pytest
 from scipy.sparse import csr_array, issparse
-from sklearn.base import clone
 from sklearn.utils.estimator_checks import (
     estimator_checks_generator,
     parametrize_with_checks,
@@ -142,7 +141,7 @@ WITHOUT = {
         WEIGHTS,
     ),
     # They fit one object twice and expect the same, where a warm start goes on. What it
-    # does is compared with one longer fit below.
+    # does is compared with one longer fit in adapters/test_fit.py.
     "warm start": (
         DNNClassifier(**SMALL, warm_start=True),
         {
@@ -199,16 +198,3 @@ def test_spared_checks_do_fail(title):
                 check(each)
             failed.add(name)
     assert failed == spared
-
-
-@pytest.mark.parametrize("title", ["warm start", "warm start numbers"])
-def test_a_warm_start_goes_on(title):
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(30, 5)), np.arange(30) % 3
-    estimator = clone(WITHOUT[title][0]).set_params(
-        random_state=0, max_iter=20, n_iter_no_change=np.inf
-    )
-    at_once = clone(estimator).set_params(max_iter=40).fit(X, y)
-    twice = estimator.fit(X, y).fit(X, y)
-    np.testing.assert_array_equal(twice.predict(X), at_once.predict(X))
-    assert twice.n_iter_ == 40

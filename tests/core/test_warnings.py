@@ -13,18 +13,13 @@ from skest import DNNLinearCombinedRegressor, DNNRegressor, Estimator, LinearReg
 from skest.core.checks import warn
 from skest.core.console import INTERRUPTED
 from skest.hooks import Hook
-from tests._models import model_fn, table_fn
+from tests._models import At, model_fn, table_fn
 
 CALLS = {
     "train": lambda e, hook: e.train(table_fn(), [hook], steps=1),
     "evaluate": lambda e, hook: e.evaluate(table_fn(), hooks=[hook]),
     "predict": lambda e, hook: list(e.predict(table_fn(labels=False), hooks=[hook])),
 }
-
-
-class Interrupting(Hook):
-    def after_step(self, run, loss):
-        run.request_stop(INTERRUPTED)
 
 
 def warned_from(act, match):
@@ -80,7 +75,7 @@ def test_numbers_called_ids_are_told_once_in_a_fit(beside):
 
 
 def test_a_fit_inside_a_search_shows_the_line_of_the_search():
-    model = DNNRegressor((2,), hooks=[Interrupting()])
+    model = DNNRegressor((2,), hooks=[At(1, lambda run: run.request_stop(INTERRUPTED))])
     search = GridSearchCV(model, {"dropout": [0.1]}, cv=2, refit=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
-from skest import EstimatorSpec, ModeKeys, RunConfig
+from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.loop import clip_gradients, scalar_loss, train_loop, train_step
 from skest.hooks import Hook, Run
 from tests._models import squared_loss
@@ -161,3 +162,23 @@ def test_a_broken_gradient_is_not_hidden():
             norm = clip_gradients([dense([1.0]), parameter], 1.0)
             assert not norm.isfinite()
             assert parameter.grad.to_dense().isnan().any()
+
+
+def test_optimizers_of_other_networks_are_refused_before_the_first_step():
+    other = torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), 0.1)
+
+    def model_fn(features, labels, mode):
+        network = torch.nn.Linear(2, 1)
+        own = torch.optim.Adagrad(network.parameters())
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda labels, logits, features: logits.mean(),
+            optimizer=[own, other],
+        )
+
+    estimator = Estimator(model_fn)
+    message = r"SGD holds a parameter of shape \(1, 3\) that is not in the 'network'"
+    with pytest.raises(ValueError, match=message):
+        estimator.train(lambda: [(np.ones((4, 2), np.float32), np.ones(4))])
+    assert estimator.checkpoint is None

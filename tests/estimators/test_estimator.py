@@ -21,11 +21,10 @@ class CountedModelFn:
     """The model function, with a record of the calls."""
 
     def __init__(self):
-        self.modes, self.labels = [], []
+        self.modes = []
 
     def __call__(self, features, labels, mode, params):
         self.modes.append(mode)
-        self.labels.append(labels)
         return model_fn(features, labels, mode, params)
 
 
@@ -49,8 +48,20 @@ def test_wrong_arguments_are_refused():
             "'model_dir' is given twice, .*'a' here and 'b' in 'config'",
         ),
         ({"config": {"random_seed": 1}}, TypeError, "must be a RunConfig; got dict"),
-        ({"params": [1]}, TypeError, "'params' must be a dict"),
-        ({"model_fn": "linear"}, TypeError, "'model_fn' must be a function"),
+        ({"params": [1]}, TypeError, "'params' must be a dict; got list"),
+        ({"model_fn": 3}, TypeError, "'model_fn' must be a function; got int"),
+        ({"model_fn": lambda mode: 0}, ValueError, "must take the argument 'features'"),
+        ({"model_fn": lambda features: 0}, ValueError, "take the argument 'mode'"),
+        (
+            {"model_fn": lambda features, mode, foo, bar: 0},
+            ValueError,
+            "has the argument.s. 'foo', 'bar', but only features, .*functools.partial",
+        ),
+        (
+            {"model_fn": lambda features, mode: 0, "params": {"a": 1}},
+            ValueError,
+            "'params' are given, but model_fn does not take",
+        ),
     ]:
         with pytest.raises(error, match=message):
             Estimator(**{"model_fn": model_fn, **arguments})
@@ -293,15 +304,8 @@ def test_another_optimizer_is_refused():
     assert other.evaluate(table_fn()) == estimator.evaluate(table_fn())
 
 
-# Every call builds a model of its own
-
-
-class AtFirstBatch(Hook):
-    def after_step(self, run, loss):
-        run.request_stop("seen enough")
-
-
 def test_an_evaluation_of_an_endless_input_needs_steps(trained):
+    stop = At(5, lambda run: run.request_stop("seen enough"))
     for endless in [
         lambda: table_fn(num_epochs=None)(),
         lambda: Pipeline(batches()).repeat(),
@@ -310,4 +314,4 @@ def test_an_evaluation_of_an_endless_input_needs_steps(trained):
         with pytest.raises(ValueError, match="has no end, and 'steps' is None"):
             trained.evaluate(endless)
         assert trained.evaluate(endless, steps=2)["global_step"] > 0
-        assert trained.evaluate(endless, hooks=[AtFirstBatch()])["global_step"] > 0
+        assert trained.evaluate(endless, hooks=[stop])["global_step"] > 0

@@ -152,11 +152,12 @@ def exporters():
     ]
 
 
-def run(model_dir, max_steps=20, exporters=exporters, hooks=()):
+def run(model_dir, max_steps=20, hooks=(), eval_hooks=(), name=None):
+    options = {"name": name, "hooks": eval_hooks, "exporters": exporters()}
     return train_and_evaluate(
         make(model_dir),
         TrainSpec(ENDLESS, max_steps, hooks),
-        EvalSpec(EVAL, throttle_secs=0, exporters=exporters()),
+        EvalSpec(EVAL, throttle_secs=0, **options),
     )
 
 
@@ -292,22 +293,13 @@ def test_ctrl_c_returns_what_there_is(tmp_path):
     assert [path is None for path in exports] == [False, False, True]
     metrics, exports = run(tmp_path)  # goes on
     assert metrics["global_step"] == 20
-    assert_same_steps(exports, 20)
-
-
-def assert_same_steps(exports, step):
-    for path in exports:
-        if path is not None:
-            assert read_checkpoint(path).global_step == step
+    assert {read_checkpoint(path).global_step for path in exports[1:]} == {20}
 
 
 def test_ctrl_c_in_the_last_step_leaves_the_end_to_the_next_call(tmp_path):
-    class InLastStep(Hook):
-        def before_step(self, run):
-            if run.global_step == 19:
-                ctrl_c(run)
-
-    assert run(tmp_path, hooks=[InLastStep()])[0]["global_step"] == 10
+    in_last_step = Hook()
+    in_last_step.before_step = lambda run: run.global_step == 19 and ctrl_c(run)
+    assert run(tmp_path, hooks=[in_last_step])[0]["global_step"] == 10
     assert make(tmp_path).checkpoint.global_step == 20
     metrics, exports = run(tmp_path)
     assert metrics["global_step"] == 20
@@ -326,30 +318,17 @@ class InEvaluation(Hook):
             ctrl_c(run)
 
 
-def run_with(hook, model_dir):
-    return train_and_evaluate(
-        make(model_dir),
-        TrainSpec(ENDLESS, 30),
-        EvalSpec(
-            EVAL,
-            name="own",
-            hooks=hook,
-            throttle_secs=0,
-            exporters=[
-                LatestExporter("latest", format="checkpoint"),
-                FinalExporter("final", format="checkpoint"),
-            ],
-        ),
-    )
+def evaluated_with(hooks, model_dir):
+    return run(model_dir, 30, eval_hooks=hooks, name="own")
 
 
 def test_ctrl_c_in_an_evaluation_ends_training_behind_it(tmp_path):
-    metrics, exports = run_with(InEvaluation(20), tmp_path)
+    metrics, exports = evaluated_with(InEvaluation(20), tmp_path)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert metrics["global_step"] == 20
-    assert [path is None for path in exports] == [False, True]
+    assert [path is None for path in exports] == [False, False, True]
     assert make(tmp_path).stop_reason == "interrupted by Ctrl-C"
-    assert run_with((), tmp_path)[0]["global_step"] == 30
+    assert evaluated_with((), tmp_path)[0]["global_step"] == 30
     assert evaluated(make(tmp_path), "own") == [10, 20, 30]
     whole = make().train(ENDLESS, max_steps=30)
     assert_same_checkpoint(make(tmp_path).checkpoint, whole.checkpoint)
@@ -359,11 +338,11 @@ def test_ctrl_c_in_an_evaluation_ends_training_behind_it(tmp_path):
 def test_ctrl_c_breaks_off_an_evaluation(tmp_path, step, n_times):
     """The second one in training, and the first one behind its end."""
     with pytest.raises(KeyboardInterrupt):
-        run_with(InEvaluation(step, n_times), tmp_path)
+        evaluated_with(InEvaluation(step, n_times), tmp_path)
     assert make(tmp_path).checkpoint.global_step == step
-    metrics, exports = run_with((), tmp_path)
+    metrics, exports = evaluated_with((), tmp_path)
     assert metrics["global_step"] == 30
-    assert_same_steps(exports, 30)
+    assert {read_checkpoint(path).global_step for path in exports[1:]} == {30}
 
 
 # Errors

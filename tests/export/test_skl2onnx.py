@@ -62,6 +62,12 @@ def columns(frame):
     }
 
 
+def assert_same_answers(graph, feeds, model, X):
+    labels, probabilities = run(graph, feeds).values()
+    np.testing.assert_array_equal(labels, model.predict(X))
+    np.testing.assert_allclose(probabilities, model.predict_proba(X), rtol=0, atol=1e-6)
+
+
 def without_maps(model):
     return {id(model): {"zipmap": False}}
 
@@ -72,11 +78,7 @@ def test_a_pipeline_of_numbers(y):
     graph = skl2onnx.to_onnx(
         model, NUMBERS, options=without_maps(model[-1]), target_opset=18
     )
-    found = run(graph, {"X": NUMBERS})
-    np.testing.assert_array_equal(found["label"], model.predict(NUMBERS))
-    np.testing.assert_allclose(
-        found["probabilities"], model.predict_proba(NUMBERS), rtol=0, atol=1e-6
-    )
+    assert_same_answers(graph, {"X": NUMBERS}, model, NUMBERS)
 
 
 def test_column_transformer_and_grid_search():
@@ -99,11 +101,7 @@ def test_column_transformer_and_grid_search():
             options=without_maps(model[-1]),
             target_opset=18,
         )
-        found = list(run(graph, columns(FRAME)).values())
-        np.testing.assert_array_equal(found[0], search.predict(FRAME))
-        np.testing.assert_allclose(
-            found[1], search.predict_proba(FRAME), rtol=0, atol=1e-6
-        )
+        assert_same_answers(graph, columns(FRAME), search, FRAME)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -119,11 +117,7 @@ def test_texts_and_numbers_go_to_the_estimator_by_name(alone):
     graph = skl2onnx.convert_sklearn(
         model, initial_types=TYPES[::-1], options=without_maps(own), target_opset=18
     )
-    found = run(graph, columns(FRAME))
-    np.testing.assert_array_equal(found["label"], model.predict(FRAME))
-    np.testing.assert_allclose(
-        found["probabilities"], model.predict_proba(FRAME), rtol=0, atol=1e-6
-    )
+    assert_same_answers(graph, columns(FRAME), model, FRAME)
 
 
 def converted(model, **options):

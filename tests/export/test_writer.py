@@ -24,17 +24,6 @@ X = pd.DataFrame(
     }
 )
 LABELS = np.array(["no", "yes"] * (ROWS // 2), dtype=object)
-CITY = fc.categorical_column_with_vocabulary_list("city", num_oov_buckets=2)
-COLUMNS = [
-    fc.numeric_column("hours", normalizer="quantile"),
-    fc.bucketized_column(
-        fc.numeric_column("age", default_value="mean"), boundaries="quantiles:3"
-    ),
-    fc.piecewise_linear_column(fc.numeric_column("age"), "tree:4"),
-    fc.periodic_column(fc.numeric_column("age", default_value=9.0), 3),
-    fc.embedding_column(CITY, dimension=3),
-    fc.indicator_column(fc.crossed_column(["city", "hours"], 50)),
-]
 
 
 def fitted(model, y=LABELS):
@@ -49,7 +38,7 @@ def assert_same(found, expected):
 
 
 def test_the_export_predicts_what_the_estimator_does(tmp_path):
-    model = fitted(skest.DNNClassifier((8,), feature_columns=COLUMNS))
+    model = fitted(skest.DNNClassifier((8,)))
     version = model.export(tmp_path)
     loaded = export.load(tmp_path)
     assert loaded.path == version
@@ -107,21 +96,20 @@ def test_made_up_rows_are_none_of_the_training_data(tmp_path):
     assert {"Łódź", ""} < set(warmup["inputs"]["city"])
 
 
-COLUMN = skest.feature_columns
-WEIGHTED = COLUMN.weighted_categorical_column(
-    COLUMN.categorical_column_with_vocabulary_list("words", ["a", "b", "ü"]), "w"
+WEIGHTED = fc.weighted_categorical_column(
+    fc.categorical_column_with_vocabulary_list("words", ["a", "b", "ü"]), "w"
 )
-SPLIT = COLUMN.weighted_categorical_column(
-    COLUMN.categorical_column_with_hash_bucket("text", 9, delimiter="|"), "w"
+SPLIT = fc.weighted_categorical_column(
+    fc.categorical_column_with_hash_bucket("text", 9, delimiter="|"), "w"
 )
-SINGLE = COLUMN.weighted_categorical_column(
-    COLUMN.categorical_column_with_hash_bucket("word", 9), "one"
+SINGLE = fc.weighted_categorical_column(
+    fc.categorical_column_with_hash_bucket("word", 9), "one"
 )
 STEPS = [
-    COLUMN.embedding_column(
-        COLUMN.sequence_categorical_column_with_hash_bucket("words", 10), 3
+    fc.embedding_column(
+        fc.sequence_categorical_column_with_hash_bucket("words", 10), 3
     ),
-    COLUMN.sequence_numeric_column("w"),
+    fc.sequence_numeric_column("w"),
 ]
 LISTS = pd.DataFrame(
     {

@@ -54,7 +54,6 @@ def test_initial_weights(dtype):
 
 
 init = torch.nn.init
-TABLE = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
 
 
 def test_an_initializer_that_returns_another_tensor():

@@ -24,10 +24,6 @@ def dense_columns():
     )
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 AWKWARD = ["a.b", "a%2Eb", "type", "keys", "bias", "", "é x/y", "dense", "forward"]
 
 

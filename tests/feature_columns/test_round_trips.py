@@ -3,8 +3,6 @@
 
 import itertools
 import pickle
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,7 +44,6 @@ def crossed(delimiter=None):
 
 
 EVERY_KIND = pytest.mark.parametrize("make", [vocabulary_column, hashed, crossed])
-Make = Callable[..., Any]
 
 
 def as_objects(values):

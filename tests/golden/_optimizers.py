@@ -9,7 +9,6 @@ import math
 from bisect import bisect_left
 from functools import partial
 
-from skest.engine.loop import clip_gradients
 from skest.optimizers import make_optimizer
 from tests.golden._cases import refuse_unread
 
@@ -40,10 +39,7 @@ def keras_optimizer(definition, rate=None):
     """
     left = {"optimizer": definition} if isinstance(definition, str) else {**definition}
     name = left.pop("optimizer")
-    is_v1 = name.endswith("Optimizer")
     options = {"eps": EPSILONS[name]} if name in EPSILONS else {}
-    if is_v1 and "decay" in left and "RMSProp" in name:
-        left["rho"] = left.pop("decay")
     if "beta_1" in left or "beta_2" in left:
         options["betas"] = (left.pop("beta_1", 0.9), left.pop("beta_2", 0.999))
     learning_rate = left.pop("learning_rate", None)
@@ -96,46 +92,14 @@ def exponential_decay(
     )
 
 
-def inverse_time_decay(
-    step, *, initial_learning_rate, decay_steps, decay_rate, staircase=False
-):
-    periods = step / decay_steps
-    return initial_learning_rate / (
-        1 + decay_rate * (math.floor(periods) if staircase else periods)
-    )
-
-
 def piecewise_constant_decay(step, *, boundaries, values):
     """A value holds up to its boundary, which belongs to it."""
     return values[bisect_left(boundaries, step)]
 
 
-def polynomial_decay(
-    step,
-    *,
-    initial_learning_rate,
-    decay_steps,
-    end_learning_rate=1e-4,
-    power=1.0,
-    cycle=False,
-):
-    if cycle:
-        decay_steps *= max(1, math.ceil(step / decay_steps))
-    left = 1 - min(step, decay_steps) / decay_steps
-    return (initial_learning_rate - end_learning_rate) * left**power + end_learning_rate
-
-
-def cosine_decay(step, *, initial_learning_rate, decay_steps, alpha=0.0):
-    share = (1 + math.cos(math.pi * min(step, decay_steps) / decay_steps)) / 2
-    return initial_learning_rate * ((1 - alpha) * share + alpha)
-
-
 SCHEDULES = {
-    "CosineDecay": cosine_decay,
     "ExponentialDecay": exponential_decay,
-    "InverseTimeDecay": inverse_time_decay,
     "PiecewiseConstantDecay": piecewise_constant_decay,
-    "PolynomialDecay": polynomial_decay,
 }
 
 
@@ -148,22 +112,7 @@ def _clip(clip, limit, optimizer, args, kwargs):
 
 def _by_value(parameters, limit):
     for parameter in parameters:
-        gradient = parameter.grad
-        if gradient is not None and gradient.is_sparse:
-            parameter.grad = gradient = gradient.coalesce()
-            gradient = gradient.values()
-        if gradient is not None:
-            gradient.clamp_(-limit, limit)
+        parameter.grad.clamp_(-limit, limit)
 
 
-def _by_norm(parameters, limit):
-    """Keras' `clipnorm` is that of every variable by itself."""
-    for parameter in parameters:
-        clip_gradients([parameter], limit)
-
-
-CLIPPING = {
-    "clipnorm": _by_norm,
-    "clipvalue": _by_value,
-    "global_clipnorm": clip_gradients,
-}
+CLIPPING = {"clipvalue": _by_value}

@@ -48,18 +48,6 @@ NOT_APPLICABLE = {
     "err/bad_optimizer_name": "names of optimizers are taken in any case here",
 }
 
-ACTIVATIONS = {
-    None: "identity",
-    "relu6": F.relu6,
-    "softsign": F.softsign,
-    "swish": "silu",
-}
-# What the first version called a sum over the batch, and the mean over its elements.
-V1_REDUCTIONS = {
-    "weighted_sum": "sum",
-    "weighted_sum_over_batch_size": "sum_over_batch_size",
-}
-
 
 def columns(specs):
     """The columns of a model, or None if the original was given none."""
@@ -74,10 +62,6 @@ def optimizer(spec, rate_of_names):
     return keras_optimizer(spec, rate_of_names if isinstance(spec, str) else None)
 
 
-def activation(name):
-    return ACTIVATIONS.get(name, name)
-
-
 def dropout(share, config):
     if share and config["train_steps"]:
         raise NotImplementedError("Training with dropout is random.")
@@ -90,11 +74,10 @@ def head(left, is_v1=False):
     if kind == "Estimator":
         return make_head(left.pop("head"))
     # The first version of the canned estimators summed over the batch.
-    default = "weighted_sum" if is_v1 else "sum_over_batch_size"
-    reduction = left.pop("loss_reduction", default)
+    default = "sum" if is_v1 else "sum_over_batch_size"
     arguments = {
         "weight_column": left.pop("weight_column", None),
-        "loss_reduction": V1_REDUCTIONS[reduction] if is_v1 else reduction,
+        "loss_reduction": left.pop("loss_reduction", default),
     }
     if kind == "Regressor":
         arguments["label_dimension"] = left.pop("label_dimension", 1)
@@ -127,7 +110,7 @@ def combined_arguments(left, is_v1):
         "linear_sparse_combiner": left.pop("linear_sparse_combiner", "sum"),
         "dnn_columns": columns(left.pop("dnn_feature_columns", None)),
         "dnn_hidden_units": left.pop("dnn_hidden_units", ()),
-        "dnn_activation": activation(left.pop("dnn_activation_fn", "relu")),
+        "dnn_activation": left.pop("dnn_activation_fn", "relu"),
         "dnn_dropout": dropout(left.pop("dnn_dropout", None), left),
         "dnn_optimizer": optimizer(left.pop("dnn_optimizer", "Adagrad"), 0.001),
         "dnn_learning_rate": None,
@@ -141,7 +124,7 @@ def dnn_arguments(left, is_v1):
     return {
         "columns": columns(left.pop("feature_columns")),
         "hidden_units": left.pop("hidden_units"),
-        "activation": activation(left.pop("activation_fn", "relu")),
+        "activation": left.pop("activation_fn", "relu"),
         "dropout": dropout(left.pop("dropout", None), left),
         "batch_norm": left.pop("batch_norm", False),
         "batch_norm_momentum": 0.999,

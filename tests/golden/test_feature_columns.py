@@ -70,16 +70,13 @@ NORMALIZERS = {
 
 
 def farmhash_fingerprint64(text):
-    """FarmHash Fingerprint64 of at most 16 bytes of UTF-8."""
+    """FarmHash Fingerprint64 of at most 7 bytes of UTF-8."""
     data, mask = text.encode(), 2**64 - 1
     k0, k2 = 0xC3A5C85C97CB3127, 0x9AE16A3B2F90404F
     n = len(data)
 
     def word(start, size):
         return int.from_bytes(data[start : start + size], "little")
-
-    def rotated(value, shift):
-        return (value >> shift | value << (64 - shift)) & mask
 
     def mixed(u, v, factor):
         a = ((u ^ v) * factor) & mask
@@ -89,13 +86,8 @@ def farmhash_fingerprint64(text):
         return (b * factor) & mask
 
     factor = (k2 + 2 * n) & mask
-    if n > 16:
-        raise ValueError(f"{text!r} has more than 16 bytes.")
     if n >= 8:
-        a, b = (word(0, 8) + k2) & mask, word(n - 8, 8)
-        c = (rotated(b, 37) * factor + a) & mask
-        d = ((rotated(a, 25) + b) * factor) & mask
-        return mixed(c, d, factor)
+        raise ValueError(f"{text!r} has more than 7 bytes.")
     if n >= 4:
         return mixed(n + (word(0, 4) << 3), word(n - 4, 4), factor)
     if n == 0:

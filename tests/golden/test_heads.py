@@ -49,18 +49,6 @@ def hinge_like(labels, logits):
     return torch.relu(1 - (2 * labels - 1) * logits)
 
 
-def abs_error(labels, logits):
-    return torch.abs(labels - logits)
-
-
-def abs_error_features_scale(labels, logits, features):
-    return torch.abs(labels - logits) * features["scale"]
-
-
-def wrong_shape(labels, logits):
-    return torch.abs(labels - logits).sum(-1)
-
-
 def mc_one_minus_p(labels, logits):
     return 1 - torch.softmax(logits, -1).gather(-1, labels)
 
@@ -69,22 +57,7 @@ def ml_sq(labels, logits):
     return torch.square(labels - torch.sigmoid(logits)).sum(-1, keepdim=True)
 
 
-FUNCTIONS = {
-    function.__name__: function
-    for function in (
-        hinge_like,
-        abs_error,
-        abs_error_features_scale,
-        wrong_shape,
-        mc_one_minus_p,
-        ml_sq,
-    )
-}
-LINKS = {
-    "exp": torch.exp,
-    "double": lambda logits: 2 * logits,
-    "sigmoid": torch.sigmoid,
-}
+FUNCTIONS = {f.__name__: f for f in (hinge_like, mc_one_minus_p, ml_sq)}
 NORMALIZERS = {"x*10": lambda x: x * 10}
 
 
@@ -96,8 +69,6 @@ def make_head(config):
         arguments["heads"] = [make_head(nested) for nested in arguments["heads"]]
     if "loss_fn" in arguments:
         arguments["loss_fn"] = FUNCTIONS[arguments["loss_fn"]]
-    if "inverse_link_fn" in arguments:
-        arguments["inverse_link_fn"] = LINKS[arguments["inverse_link_fn"]]
     if isinstance(arguments.get("weight_column"), dict):
         column = dict(arguments["weight_column"])
         if "normalizer" in column:

@@ -2,7 +2,6 @@
 """What all heads have in common."""
 
 import functools
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ from skest import Estimator, RunConfig
 from skest.feature_columns.numeric import numeric_column
 from skest.heads import (
     BinaryClassHead,
-    Head,
     LogisticRegressionHead,
     MultiClassHead,
     MultiHead,
@@ -27,7 +25,6 @@ from skest.inputs import ArrayDataset
 from skest.keys import ModeKeys
 from skest.losses import absolute_error
 
-Make = Callable[..., Head]
 HEADS = {
     "binary": (BinaryClassHead, [0, 1, 1]),
     "multi_class": (functools.partial(MultiClassHead, 3), [2, 0, 1]),
@@ -173,12 +170,12 @@ def shrinking(features, labels, mode, params):
         network,
         labels,
         torch.optim.SGD(network.parameters(), lr=0.1),
-        regularization_losses=[
-            lambda: network.weight.square().sum() / 2,
-            0.125,
-            torch.tensor(0.125),
-        ],
+        regularization_losses=params["losses"](network.weight),
     )
+
+
+def penalties(weight):
+    return [lambda: weight.square().sum() / 2, 0.125, torch.tensor(0.125)]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +188,9 @@ def shrinking(features, labels, mode, params):
 )
 def test_regularization_losses_of_a_spec(head, labels, name, execution):
     config = RunConfig(execution=execution)
-    estimator = Estimator(shrinking, config=config, params={"head": head})
+    estimator = Estimator(
+        shrinking, config=config, params={"head": head, "losses": penalties}
+    )
     data = ArrayDataset(np.zeros((4, 1), np.float32), labels, num_epochs=70)
     estimator.train(lambda: data, steps=4 if execution != "auto" else 70)
     steps = estimator.checkpoint.global_step
@@ -204,32 +203,15 @@ def test_regularization_losses_of_a_spec(head, labels, name, execution):
     assert set(found) > set(head.metrics([1.0]))
 
 
-def test_constant_tensors_are_losses_and_those_of_variables_are_refused():
+def test_tensors_of_variables_are_no_losses():
     """As lists of TensorFlow's are; a tensor of torch is not computed again."""
-
-    def of_tensors(features, labels, mode, params):
-        network = torch.nn.Linear(1, 1)
-        losses = [torch.tensor(3.0), torch.tensor(4.0)]
-        if params["of_variables"]:
-            losses.append(network.weight.square().sum())
-        return RegressionHead().create_estimator_spec(
-            features,
-            mode,
-            network,
-            labels,
-            torch.optim.SGD(network.parameters(), lr=0.1),
-            regularization_losses=losses,
-        )
-
-    data = ArrayDataset(np.zeros((4, 1), np.float32), [1.0] * 4, num_epochs=9)
-    params = {"of_variables": False}
-    found = (
-        Estimator(of_tensors, params=params).train(lambda: data).evaluate(lambda: data)
-    )
-    assert found["regularization_loss"] == 7
-    assert_allclose(found["loss"], found["average_loss"] + 7, rtol=1e-6)
+    params = {
+        "head": RegressionHead(),
+        "losses": lambda weight: [weight.square().sum()],
+    }
+    data = ArrayDataset(np.zeros((4, 1), np.float32), [1.0] * 4)
     with pytest.raises(TypeError, match=r"such as lambda: .* tensor .* computed once"):
-        Estimator(of_tensors, params={"of_variables": True}).train(lambda: data)
+        Estimator(shrinking, params=params).train(lambda: data)
 
 
 # A user's own loss
@@ -375,11 +357,3 @@ def test_range_of_logistic_labels():
     for label in [-0.1, 1.01]:
         with pytest.raises(ValueError, match=r"\[0, 1\], probabilities; got .* row 1"):
             LogisticRegressionHead().encode_labels([0.5, label])
-
-
-def test_poisson_loss_with_and_without_the_term_of_the_label():
-    logits = torch.ones(1, 1)
-    full = PoissonRegressionHead().loss([3], logits).item()
-    short = PoissonRegressionHead(compute_full_loss=False).loss([3], logits).item()
-    stirling = 3 * np.log(3) - 3 + 0.5 * np.log(2 * np.pi * 3)
-    assert full - short == pytest.approx(stirling, rel=1e-5)

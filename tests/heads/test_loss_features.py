@@ -13,8 +13,8 @@ from skest import feature_columns as fc
 from skest.canned.dnn import dnn_model_fn
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.heads import RegressionHead
-from skest.hooks import Hook
 from skest.inputs import ArrayDataset
+from tests._models import Recorder
 
 
 def scaled_error(labels, logits, features):
@@ -80,15 +80,6 @@ def test_a_missing_feature():
 # In a run
 
 
-class FirstLoss(Hook):
-    """Keeps the loss of the first step."""
-
-    value: float | None = None
-
-    def after_step(self, run, loss):
-        self.value = loss.item() if self.value is None else self.value
-
-
 RNG = np.random.default_rng(0)
 TABLE = pd.DataFrame(
     {"scale": RNG.uniform(10, 1000, 60), "city": RNG.choice(["a", "b"], 60)}
@@ -127,9 +118,9 @@ def test_model_functions_give_raw_features(name, in_batches):
         partial(MODEL_FNS[name], head=RegressionHead(loss_fn=loss_fn)),
         config=RunConfig(random_seed=0),
     )
-    first = FirstLoss()
-    estimator.train(data, hooks=[first])
-    assert first.value == pytest.approx(TABLE["scale"][:20].mean(), rel=1e-6)
+    recorder = Recorder()
+    estimator.train(data, hooks=[recorder])
+    assert recorder.losses[0] == pytest.approx(TABLE["scale"][:20].mean(), rel=1e-6)
     results = estimator.evaluate(data)
     assert results["loss"] == pytest.approx(TABLE["scale"].mean(), rel=1e-6)
     assert results["average_loss"] == pytest.approx(TABLE["scale"].mean(), rel=1e-6)

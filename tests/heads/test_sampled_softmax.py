@@ -8,9 +8,12 @@ from numpy.testing import assert_allclose
 from torch import nn
 from torch.testing import assert_close
 
+from skest import Estimator, RunConfig
 from skest.heads import MultiClassHead, SampledSoftmaxHead
 from skest.heads.sampled_softmax import ClassTable, sampled_logits
 from skest.keys import ModeKeys
+from skest.optimizers import make_optimizer
+from tests._models import assert_same_checkpoint
 
 N_CLASSES, WIDTH = 20, 3
 LABELS = [4, 0, 19, 7]
@@ -172,6 +175,24 @@ def test_a_network_to_train_needs_the_table():
     with pytest.raises(ValueError, match=r"got a Net with one of 21\."):
         spec(head, ModeKeys.TRAIN, ClassTable(WIDTH, 21, 6))
     assert spec(head, ModeKeys.EVAL, nn.Linear(WIDTH, N_CLASSES)).mode == "eval"
+
+
+def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+    """Also what is drawn."""
+
+    def model_fn(features, labels, mode):
+        head = head_of()
+        network = nn.Sequential(nn.Linear(WIDTH, 4), head.output_layer(4))
+        optimizer = make_optimizer("adagrad", network.parameters(), 0.3)
+        return head.create_estimator_spec(features, mode, network, labels, optimizer)
+
+    def train(n_steps, model_dir=None):
+        estimator = Estimator(model_fn, model_dir, RunConfig(random_seed=0))
+        batch = (hidden().numpy(), np.array(LABELS))
+        return estimator.train(lambda: [batch] * n_steps).checkpoint
+
+    train(3, tmp_path)
+    assert_same_checkpoint(train(5, tmp_path), train(8))
 
 
 # What it refuses

@@ -3,8 +3,8 @@ import pytest
 
 from skest import Estimator, RunConfig
 from skest.checkpoints.store import DirectoryStore
-from skest.hooks import CheckpointListener, CheckpointSaverHook, Hook
-from tests._models import model_fn, table_fn
+from skest.hooks import CheckpointListener, CheckpointSaverHook
+from tests._models import At, model_fn, raising, table_fn
 
 
 class Listener(CheckpointListener):
@@ -41,24 +41,18 @@ def train(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("config", "steps", "saved"),
+    "given",
     [
-        # What tf.estimator does: golden cases checkpoint/...
-        (
-            RunConfig(save_checkpoints_steps=2, keep_checkpoint_max=3),
-            12,
-            range(0, 13, 2),
-        ),
-        # tf.estimator saves nothing here.
-        (RunConfig(save_checkpoints_steps=0), 5, [5]),
-        (RunConfig(save_checkpoints_secs=0), 5, [5]),
-        (RunConfig(save_checkpoints_steps=None, save_checkpoints_secs=None), 5, [5]),
+        {"save_checkpoints_steps": 0},
+        {"save_checkpoints_secs": 0},
+        {"save_checkpoints_steps": None, "save_checkpoints_secs": None},
     ],
 )
-def test_what_is_saved_and_heard(train, config, steps, saved):
+def test_without_an_interval_the_end_is_saved(train, given):
+    """Where tf.estimator saves nothing; for the rest see golden cases checkpoint/..."""
     listener = Listener()
-    train(steps, config, saving_listeners=[listener])
-    assert listener.calls == calls(*saved)
+    train(5, RunConfig(**given), saving_listeners=[listener])
+    assert listener.calls == calls(5)
 
 
 def test_a_hook_of_the_caller_replaces_the_one_of_the_configuration(train):
@@ -99,15 +93,10 @@ def test_a_listener_can_ask_for_a_checkpoint_out_of_turn(train):
 
 
 def test_saving_comes_after_all_other_hooks(train, tmp_path):
-    class Refuses(Hook):
-        def after_step(self, run, loss):
-            if run.global_step == 3:
-                raise ValueError("refused")
-
     listener = Listener()
-    saver = CheckpointSaverHook(save_steps=1)
+    hooks = [CheckpointSaverHook(save_steps=1), At(3, raising(ValueError("refused")))]
     with pytest.raises(ValueError, match="refused"):
-        train(5, hooks=[saver, Refuses()], saving_listeners=[listener])
+        train(5, hooks=hooks, saving_listeners=[listener])
     assert ("before_save", 3) not in listener.calls
     # The last state is saved all the same, because training was interrupted.
     assert DirectoryStore(tmp_path).latest_step() == 3

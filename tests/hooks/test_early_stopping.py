@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import re
 
 import numpy as np
 import pytest
@@ -7,7 +8,6 @@ import pytest
 from skest import Estimator, RunConfig
 from skest.checkpoints.store import write_eval_result
 from skest.hooks import (
-    CheckpointListener,
     Run,
     make_early_stopping_hook,
     stop_if_higher_hook,
@@ -18,32 +18,24 @@ from skest.hooks import (
 from tests._models import model_fn, table_fn
 from tests.hooks.test_base import SPEC
 
-ENDLESS = table_fn(num_epochs=None)
 
-
-@pytest.fixture
-def estimator(tmp_path):
-    config = RunConfig(random_seed=0, save_checkpoints_steps=2)
-    return Estimator(model_fn, tmp_path, config)
-
-
-def test_a_function_of_the_users_stops_training(estimator):
+def test_a_function_of_the_users_stops_training(tmp_path):
     answers = iter([False, False, False, True])
 
     def out_of_time():
         return next(answers)
 
+    estimator = Estimator(model_fn, tmp_path)
     hook = make_early_stopping_hook(
         estimator, out_of_time, run_every_secs=None, run_every_steps=1
     )
-    estimator.train(ENDLESS, [hook])
+    estimator.train(table_fn(num_epochs=None), [hook])
     assert estimator.checkpoint.global_step == 3
     assert estimator.stop_reason == "early stopping: out_of_time() was true"
 
 
 # By a metric of evaluations
 
-EVERY_STEP = {"run_every_secs": None, "run_every_steps": 1}
 MAKERS = [
     (stop_if_higher_hook, 1.0),
     (stop_if_lower_hook, 1.0),
@@ -110,19 +102,23 @@ def test_evaluations_of_a_future_that_was_left_do_not_count(evaluated):
 
 
 @pytest.mark.parametrize(
-    ("make", "values", "stops"),
+    ("make", "values", "expected"),
     [
-        (stop_if_no_increase_hook, {"s10": 1, "s20": 2, "s39": 1}, False),
-        (stop_if_no_increase_hook, {"s10": 1, "s20": 2, "s40": 2}, True),
-        (stop_if_no_increase_hook, {"s10": 2, "s30": 1, "s31": 3}, False),
-        (stop_if_no_decrease_hook, {"s10": 1, "s20": 2, "s30": 3}, True),
-        (stop_if_no_decrease_hook, {"s10": math.nan, "s20": 2, "s39": 3}, False),
-        (stop_if_no_decrease_hook, {"s10": math.nan, "s30": math.nan}, True),
+        (stop_if_no_increase_hook, {"s10": 1, "s20": 2, "s39": 1}, None),
+        (stop_if_no_increase_hook, {"s10": 1, "s20": 2, "s40": 2}, "increase .* 20 to"),
+        (stop_if_no_increase_hook, {"s10": 2, "s30": 1, "s31": 3}, None),
+        (stop_if_no_decrease_hook, {"s10": 1, "s20": 2, "s30": 3}, "decrease .* 10 to"),
+        (stop_if_no_decrease_hook, {"s10": math.nan, "s20": 2, "s39": 3}, None),
+        (stop_if_no_decrease_hook, {"s10": math.nan, "s30": math.nan}, "decrease"),
     ],
 )
-def test_progress(evaluated, make, values, stops):
+def test_progress(evaluated, make, values, expected):
     record(evaluated.eval_dir(), **values)
-    assert (reason(make(evaluated, "m", 20), step=100) is not None) == stops
+    found = reason(make(evaluated, "m", 20), step=100)
+    if expected is None:
+        assert found is None
+    else:
+        assert re.search(f"'m' did not {expected}", found)
 
 
 def test_min_steps_and_eval_dir(evaluated, tmp_path):
@@ -132,25 +128,6 @@ def test_min_steps_and_eval_dir(evaluated, tmp_path):
         assert reason(make(evaluated, "m", limit), step=99) is None
         assert reason(make(evaluated, "m", limit, other), step=99) is not None
         assert reason(make(evaluated, "m", limit, other, min_steps=95), step=99) is None
-
-
-def test_stops_a_training_that_is_evaluated(evaluated):
-    def evaluate(run):
-        write_eval_result(
-            evaluated.eval_dir(), {"global_step": run.global_step, "m": 1.0}
-        )
-
-    class Evaluates(CheckpointListener):
-        after_save = staticmethod(evaluate)
-
-    hook = stop_if_no_increase_hook(evaluated, "m", 4, **EVERY_STEP)
-    config = RunConfig(save_checkpoints_steps=2)
-    evaluated = Estimator(model_fn, evaluated.model_dir, config)
-    evaluated.train(
-        table_fn(num_epochs=None), [hook], steps=100, saving_listeners=[Evaluates()]
-    )
-    assert evaluated.checkpoint.global_step == 4
-    assert "did not increase from step 0 to step 4" in evaluated.stop_reason
 
 
 @pytest.mark.parametrize(("make", "limit"), MAKERS)
@@ -173,16 +150,10 @@ def test_wrong_arguments(evaluated):
             make(evaluated, "m", limit, min_steps=-1)
         with pytest.raises(ValueError, match="Exactly one of 'run_every_secs'"):
             make(evaluated, "m", limit, run_every_steps=1)
-
-
-def test_a_threshold_is_a_number(evaluated):
     for make in [stop_if_higher_hook, stop_if_lower_hook]:
         with pytest.raises(TypeError, match="'threshold' must be a number; got '1'"):
             make(evaluated, "m", "1")
         assert make(evaluated, "m", np.float32(1))
-
-
-def test_a_wait_is_a_positive_number_of_steps(evaluated):
     for make in [stop_if_no_increase_hook, stop_if_no_decrease_hook]:
         with pytest.raises(ValueError, match="'max_steps_without_.*' .* hook must be"):
             make(evaluated, "m", 0)

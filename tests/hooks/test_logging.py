@@ -17,6 +17,9 @@ from skest.hooks import (
 )
 from tests._models import FakeClock, assert_same_checkpoint, model_fn, table_fn
 
+QUIET = RunConfig(log_step_count_steps=None)
+ENDLESS = table_fn(num_epochs=None)
+
 
 def messages(caplog):
     return [record.getMessage() for record in caplog.records]
@@ -30,7 +33,7 @@ def steps_logged(caplog):
 def test_logs_loss_and_speed(caplog):
     config = RunConfig(log_step_count_steps=3)
     with caplog.at_level(logging.INFO, "skest"):
-        Estimator(model_fn, config=config).train(table_fn(num_epochs=None), steps=8)
+        Estimator(model_fn, config=config).train(ENDLESS, steps=8)
     assert steps_logged(caplog) == [1, 4, 7]
     lines = [text for text in messages(caplog) if "loss =" in text]
     assert re.fullmatch(r"step 1: loss = [\d.]+", lines[0])  # no time has passed
@@ -40,35 +43,27 @@ def test_logs_loss_and_speed(caplog):
 
 
 @pytest.mark.parametrize(
-    ("config", "hooks", "expected"),
+    ("hooks", "expected"),
     [
-        (RunConfig(log_step_count_steps=None), (), []),
-        (
-            RunConfig(log_step_count_steps=None),
-            (LoggingHook(every_steps=2),),
-            [1, 3, 5],
-        ),
-        (RunConfig(log_step_count_steps=None), (LoggingHook(every_secs=3600),), [1]),
+        ((), []),
+        ([LoggingHook(every_steps=2)], [1, 3, 5]),
+        ([LoggingHook(every_secs=3600)], [1]),
     ],
 )
-def test_how_often(caplog, config, hooks, expected):
-    estimator = Estimator(model_fn, config=config)
+def test_how_often(caplog, hooks, expected):
+    estimator = Estimator(model_fn, config=QUIET)
     with caplog.at_level(logging.INFO, "skest"):
-        estimator.train(table_fn(num_epochs=None), steps=5, hooks=hooks)
+        estimator.train(ENDLESS, steps=5, hooks=hooks)
     assert steps_logged(caplog) == expected
 
 
 # Speed
 
-QUIET = RunConfig(log_step_count_steps=None)
-
 
 def test_measures_the_speed_and_logs_it(caplog):
     hook = StepCounterHook(every_steps=3)
     with caplog.at_level(logging.INFO, "skest"):
-        Estimator(model_fn, config=QUIET).train(
-            table_fn(num_epochs=None), [hook], steps=8
-        )
+        Estimator(model_fn, config=QUIET).train(ENDLESS, [hook], steps=8)
     lines = [r.getMessage() for r in caplog.records if "global_step/sec" in r.msg]
     assert [re.match(r"step (\d+): [\d.]+ global_step/sec$", s)[1] for s in lines] == [
         *("3", "6")
@@ -83,9 +78,7 @@ def test_a_bar_shows_steps_and_loss(monkeypatch, capsys):
     )
     said = capsys.readouterr().err
     assert re.search(r"train: 100%\|█+\| 3/3 \[.* steps/s, loss=[\d.]+\]\n$", said)
-    Estimator(model_fn, config=QUIET).train(
-        table_fn(num_epochs=None), [ProgressBarHook(8)], steps=4
-    )
+    Estimator(model_fn, config=QUIET).train(ENDLESS, [ProgressBarHook(8)], steps=4)
     assert "train:  50%" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with pytest.raises(ImportError, match="pip install tqdm"):
@@ -136,18 +129,15 @@ def test_exactly_one_positive_interval():
 
 # Profiles
 
-ENDLESS = table_fn(num_epochs=None)
-SEEDED = RunConfig(random_seed=0)
-
 
 def test_traces_single_steps(tmp_path):
-    estimator = Estimator(model_fn, tmp_path, SEEDED)
+    estimator = Estimator(model_fn, tmp_path, RunConfig(random_seed=0))
     estimator.train(ENDLESS, [ProfilerHook(save_steps=2)], steps=6)
     names = sorted(path.name for path in tmp_path.glob("trace-*"))
     assert names == ["trace-3.json", "trace-5.json"]
     events = json.loads((tmp_path / "trace-3.json").read_text())["traceEvents"]
     assert any("mm" in event.get("name", "") for event in events)
-    plain = Estimator(model_fn, config=SEEDED).train(ENDLESS, steps=6)
+    plain = Estimator(model_fn, config=RunConfig(random_seed=0)).train(ENDLESS, steps=6)
     assert_same_checkpoint(estimator.checkpoint, plain.checkpoint)
 
 

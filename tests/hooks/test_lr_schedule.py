@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.hooks import Hook, LRScheduleHook
-from tests._models import linear, model_fn, squared_loss, table_fn
+from skest.hooks import LRScheduleHook
+from tests._models import Rates, linear, model_fn, squared_loss, table_fn
 
 ENDLESS = table_fn(num_epochs=None)
 
@@ -29,15 +29,6 @@ def two_optimizers(features, labels, mode):
             torch.optim.SGD([network.bias], lr=0.25),
         ],
     )
-
-
-class Rates(Hook):
-    def __init__(self):
-        self.rates = []
-
-    def before_step(self, run):
-        groups = [o.param_groups[0] for o in run.spec.optimizers]
-        self.rates.append([group["lr"] for group in groups])
 
 
 def test_is_what_a_rate_of_the_model_is():

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 import logging
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from skest import Estimator, EstimatorSpec, RunConfig
+from skest import Estimator, RunConfig
 from skest.heads import BinaryClassHead, MultiHead, RegressionHead
 from skest.hooks import Hook, LRScheduleHook, SummarySaverHook
+from skest.hooks.summaries import SummaryWriter
 from tests._models import (
     At,
     Recorder,
@@ -26,6 +28,14 @@ ENDLESS = table_fn(num_epochs=None)
 
 def config(every, **settings):
     return RunConfig(random_seed=0, save_summary_steps=every, **settings)
+
+
+def with_summaries(features, labels, mode, params):
+    def summaries(labels, logits, features):
+        return {"again": squared_loss(labels, logits, features), "logits": logits}
+
+    spec = model_fn(features, labels, mode, params)
+    return replace(spec, summaries=summaries)
 
 
 def test_summaries_of_a_training(tmp_path):
@@ -47,10 +57,6 @@ def test_summaries_of_a_training(tmp_path):
 
 @pytest.mark.parametrize("network", ["skest_dropout", "batch_norm"])
 def test_training_is_the_same_bit_for_bit(tmp_path, network):
-    def with_summaries(features, labels, mode, params):
-        spec = model_fn(features, labels, mode, params)
-        return EstimatorSpec(**vars(spec) | {"summaries": lambda y, z, x: {"z": z}})
-
     params = {"network": network}
     plain = Estimator(model_fn, config=config(None), params=params)
     shown = Estimator(with_summaries, tmp_path, config(2), params)
@@ -102,31 +108,12 @@ def test_histograms(tmp_path):
 
 
 def test_summaries_of_the_model(tmp_path):
-    def with_summaries(features, labels, mode, params):
-        spec = model_fn(features, labels, mode, params)
-
-        def summaries(labels, logits, features):
-            return {"again": squared_loss(labels, logits, features), "logits": logits}
-
-        return EstimatorSpec(**vars(spec) | {"summaries": summaries})
-
     params = {"network": "skest_dropout"}
     Estimator(with_summaries, tmp_path, config(2), params).train(ENDLESS, steps=5)
     found = scalars(tmp_path)
     # Those of the very step, with its variables and its dropout.
     assert found["again"] == {step: found["loss"][step] for step in (1, 3, 5)}
     assert [h.num for h in histograms(tmp_path)["logits"].values()] == [4, 4, 4]
-
-
-def heads_model_fn(head, summaries=None):
-    def model_fn(features, labels, mode):
-        network = nn.Linear(3, head.logits_dimension)
-        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-        return head.create_estimator_spec(
-            features, mode, network, labels, optimizer, summaries=summaries
-        )
-
-    return model_fn
 
 
 def test_losses_of_heads(tmp_path):
@@ -137,18 +124,20 @@ def test_losses_of_heads(tmp_path):
     def input_fn():
         return [(x, labels)] * 3
 
-    estimator = Estimator(heads_model_fn(head), tmp_path, config(1)).train(input_fn)
+    def model_fn(features, labels, mode):
+        network = nn.Linear(3, head.logits_dimension)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        return head.create_estimator_spec(features, mode, network, labels, optimizer)
+
+    estimator = Estimator(model_fn, tmp_path, config(1)).train(input_fn)
     found = scalars(tmp_path)
     for step in (1, 2, 3):
         parts = 2 * found["loss/a"][step] + 0.5 * found["loss/b"][step]
         assert found["loss"][step] == pytest.approx(parts, rel=1e-6)
     results = estimator.evaluate(input_fn)
-    shown = scalars(estimator.eval_dir())
-    assert {n: v[3] for n, v in shown.items()} == {
-        name: pytest.approx(value, rel=1e-6)
-        for name, value in results.items()
-        if name != "global_step"
-    }
+    shown = {name: v[3] for name, v in scalars(estimator.eval_dir()).items()}
+    del results["global_step"]
+    assert shown == pytest.approx(results, rel=1e-6)
     assert "loss/a" in shown
 
 
@@ -200,3 +189,40 @@ def test_unknown_histograms():
     for unknown in ("weights", ["variables", "activations"]):
         with pytest.raises(ValueError, match=message):
             SummarySaverHook(save_steps=1, histograms=unknown)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.arange(6, dtype=torch.bfloat16),
+        [0, 1, 2, float("nan"), 3, 4, 5, float("inf")],
+        torch.sparse_coo_tensor(
+            [[7, 2]], [[0.0, 1, 2], [3, 4, 5]], (10, 3), check_invariants=True
+        ),
+    ],
+    ids=["tensor", "bfloat16", "not finite", "sparse"],
+)
+def test_histograms_of_what_is_finite(tmp_path, values):
+    writer = SummaryWriter(tmp_path, lambda: 1)
+    writer.histogram("weights", values)
+    writer.close()
+    (histogram,) = histograms(tmp_path)["weights"].values()
+    assert (histogram.min, histogram.max, histogram.num) == (0, 5, 6)
+    assert (histogram.sum, histogram.sum_squares) == (15, 55)
+    assert sum(histogram.bucket) == 6
+
+
+def test_a_failure_of_writing_is_logged_once(tmp_path, caplog):
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    writer = SummaryWriter(in_the_way, lambda: 1)
+    with caplog.at_level(logging.WARNING, "skest"):
+        writer.scalar("a", 1.0)
+        writer.scalars({"b": 1.0})
+        writer.histogram("c", torch.ones(2))
+        writer.histograms({"d": torch.ones(2)})
+        writer.close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"No summaries are written to {in_the_way}: ")
+    assert not writer.is_enabled

@@ -7,13 +7,9 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from numpy.testing import assert_array_equal
-from torch import nn
 
 from skest import DNNLinearCombinedRegressor, DNNRegressor, RunConfig
-from skest.feature_columns.lookup import row_table
-from skest.heads.sampled_softmax import ClassTable
 
 N_ROWS = 300
 
@@ -75,13 +71,3 @@ def test_a_model_predicts_the_same_bits_wherever_it_comes_from(
     for way in WAYS:
         found = predictions(way(on_disk, tmp_path), x)
         assert_array_equal(found, expected, err_msg=way.__name__)
-
-
-class Tables(nn.Module):
-    """A table of each kind, and weights of a layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.looked_up = row_table(torch.zeros(7, 5))
-        self.classes = ClassTable(5, n_classes=9, num_sampled=2)
-        self.layer = nn.Linear(5, 1)

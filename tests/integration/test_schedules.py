@@ -10,10 +10,9 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.hooks import Hook
 from skest.optimizers import make_optimizers
 from skest.optimizers.schedules import make_lr_schedulers
-from tests._models import assert_same_checkpoint
+from tests._models import Rates, assert_same_checkpoint
 
 N_STEPS, STOP = 10, 4
 
@@ -122,17 +121,6 @@ def test_functions_go_on(tmp_path, optimizer):
     with_dir = optimizer != "ftrl"
     params = {"optimizer": optimizer, "learning_rate": decay, "clip_norm": 0.5}
     assert_goes_on(tmp_path, with_dir, **params)
-
-
-class Rates(Hook):
-    """Notes the rates that the steps are taken with."""
-
-    def __init__(self):
-        self.rates = []
-
-    def before_step(self, run):
-        optimizers = run.spec.optimizers
-        self.rates.append([group["lr"] for o in optimizers for group in o.param_groups])
 
 
 def rates(estimator, start, stop):

@@ -169,10 +169,6 @@ class Inputs(nn.Module):
         return features
 
 
-def n_parameters(module):
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def test_dropout_draws_from_the_generator_of_its_layers_in_training():
     network = DNN(Inputs(8), (200, 200), 1, dropout=0.5)
     x = torch.ones(1, 8)

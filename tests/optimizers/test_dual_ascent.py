@@ -36,10 +36,6 @@ def parameters(dtype=torch.float64):
     return [torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for shape in shapes]
 
 
-def named(params):
-    return dict(zip(("bias", "dense", "table"), params, strict=True))
-
-
 def run(optimizer, examples, n_steps):
     for _ in range(n_steps):
         optimizer.observe(examples)

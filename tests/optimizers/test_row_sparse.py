@@ -197,42 +197,6 @@ def test_what_cannot_be_wrapped():
             RowSparse(inner())
 
 
-OPTIMIZERS = {
-    "adam": functools.partial(torch.optim.Adam, fused=True),
-    "adagrad": torch.optim.Adagrad,
-    "ftrl": Ftrl,
-    "row_sparse": lambda parameters: RowSparse(torch.optim.Adagrad(parameters)),
-    "sgd": functools.partial(torch.optim.SGD, momentum=0.9),
-}
-
-
-class Halving(torch.optim.SGD):
-    """An optimizer with a step of its own around that of another."""
-
-    def step(self, closure=None):
-        super().step(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.data.mul_(0.5)
-
-
-def weight():
-    parameter = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
-    parameter.grad = torch.tensor([0.5, 0.25, -1.0])
-    return parameter
-
-
-def test_same_numbers_as_step():
-    for make in [*OPTIMIZERS.values(), Halving]:
-        ours, theirs = weight(), weight()
-        first, second = make([ours]), make([theirs])
-        for _ in range(3):
-            take_step(first)
-            second.step()
-        assert torch.equal(ours, theirs)
-        assert not torch.equal(ours, torch.tensor([1.0, -2.0, 3.0]))
-
-
 def test_sparse_gradients_that_a_rule_does_not_take():
     for kind in [torch.optim.Adam, torch.optim.AdamW]:
         table = torch.nn.Embedding(5, 2, sparse=True)

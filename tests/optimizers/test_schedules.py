@@ -62,21 +62,6 @@ def test_a_function_and_a_scheduler_for_one_optimizer_are_refused():
             missing_function_lrs([RowSparse(inner) if wrap else inner], [scheduler])
 
 
-def test_every_optimizer_gets_a_scheduler():
-    for given, kind in [
-        (partial(lr_scheduler.StepLR, step_size=3), lr_scheduler.StepLR),
-        (
-            lambda o: lr_scheduler.CosineAnnealingLR(o, 8),
-            lr_scheduler.CosineAnnealingLR,
-        ),
-        (lr_scheduler.ConstantLR, lr_scheduler.ConstantLR),
-    ]:
-        optimizers = [sgd(), RowSparse(sgd())]
-        made = make_lr_schedulers(given, optimizers)
-        assert [type(scheduler) for scheduler in made] == [kind, kind]
-        assert [scheduler.optimizer for scheduler in made] == optimizers
-
-
 def test_a_scheduler_that_waits_for_a_metric_is_refused():
     for given in [
         lr_scheduler.ReduceLROnPlateau,
