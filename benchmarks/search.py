@@ -45,8 +45,8 @@ PAGE = """\
 
 Epochs are 5 unless it says otherwise, on 2,048 rows in batches of 128; on Census 3, in
 batches of 512. Halving ends at 27 epochs, with a third of the candidates each time: skest's
-own search trains those that stay in the race on, scikit-learn's anew. (MLP can't be halved
-by `max_iter` with the same meaning.)
+own search trains those that stay in the race on, scikit-learn's anew. MLP was not measured
+there.
 
 | skest, both searches | largest difference of a score | same ranking |
 |---|---|---|

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,9 @@ from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import _num_samples
 
 from skest.core.checks import check_positive, each_once
-from skest.core.console import (
-    Listener,
-    Named,
-    OutOfTime,
-    heard_by,
-    raising_on_interrupt,
-)
+from skest.core.console import Named, raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
+from skest.model_selection.tasks import in_time
 
 
 def fit_many(
@@ -108,8 +104,9 @@ def fit_many(
         )
     end = np.inf if time_limit is None else time.time() + time_limit
     calls = [
-        delayed(_fit)(
-            model, data, own, Named(f"Model {i} of {len(clones)}: ", end), on_error
+        delayed(in_time)(
+            partial(_fit, model, data, own, on_error),
+            Named(f"Model {i} of {len(clones)}: ", end),
         )
         for i, (model, own) in enumerate(zip(clones, own_rows, strict=True), 1)
     ]
@@ -117,6 +114,8 @@ def fit_many(
     try:
         with each_once(), raising_on_interrupt():
             for result in Parallel(n_jobs, return_as="generator")(calls):
+                if result is None:
+                    result = TimeoutError("time_limit was over before this was fitted.")
                 fitted.append(result)  # one by one, for Ctrl-C leaves what is done
     except KeyboardInterrupt as error:
         if on_error == "raise":
@@ -125,26 +124,16 @@ def fit_many(
     return fitted
 
 
-def _fit(
-    estimator: Any,
-    data: Mapping[str, Any],
-    rows: Any,
-    listener: Listener,
-    on_error: str,
-) -> Any:
+def _fit(estimator: Any, data: Mapping[str, Any], rows: Any, on_error: str) -> Any:
     """Fit an estimator on some rows; return it, or an error."""
-    with heard_by(listener):
-        try:
-            listener.check()
-            if rows is not None:
-                data = {name: _indexed(values, rows) for name, values in data.items()}
-            return estimator.fit(**data)
-        except OutOfTime:
-            return TimeoutError("The time limit of fit_many was over before this.")
-        except Exception as error:
-            if on_error == "raise":
-                raise
-            return error
+    try:
+        if rows is not None:
+            data = {name: _indexed(values, rows) for name, values in data.items()}
+        return estimator.fit(**data)
+    except Exception as error:
+        if on_error == "raise":
+            raise
+        return error
 
 
 def _indexed(data: Any, rows: Any) -> Any:

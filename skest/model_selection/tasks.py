@@ -50,12 +50,6 @@ class Task:
         """What the candidate sets."""
         return self.given.get("parameters") or {}
 
-    def own(self, counts: Callable[[str], bool]) -> Any:
-        """Return some of the parameters of the candidate, to compare."""
-        # By identity: a grid hands out the same objects, of which some have no hash and
-        # no truth value of an equality.
-        return frozenset((k, id(v)) for k, v in self.parameters.items() if counts(k))
-
     def bound(self) -> Callable[[], Any]:
         """Return the call with its arguments."""
         return partial(self.call, *self._bound.args, **self._bound.kwargs)
@@ -157,7 +151,7 @@ class Tasks(ParallelBackendBase):
         # Nobody would see the lines of other processes.
         is_here = joblib.effective_n_jobs(self._n_jobs) == 1
         heard = progress if is_here else Listener(self._end)
-        calls = (delayed(_in_time)(self._call(task), heard) for task in tasks)
+        calls = (delayed(in_time)(self._call(task), heard) for task in tasks)
         results = Parallel(n_jobs=self._n_jobs, return_as="generator")(calls)
         try:
             with raising_on_interrupt():
@@ -188,8 +182,10 @@ class Tasks(ParallelBackendBase):
 
     def _candidate(self, task: Task) -> Any:
         """Return what a candidate keeps from call to call, and the number of the split."""
-        own = task.own(lambda name: name != self._resource)
-        return own, task.given["split_progress"][0]
+        # By identity: a grid hands out the same objects, of which some have no hash and
+        # no truth value of an equality.
+        own = [(k, id(v)) for k, v in task.parameters.items() if k != self._resource]
+        return frozenset(own), task.given["split_progress"][0]
 
     def _finish(self, task: Task, result: Any) -> None:
         if result is None:
@@ -226,7 +222,7 @@ class Tasks(ParallelBackendBase):
         task.result = {**self._example, **none, "fit_error": None, UNFINISHED: True}
 
 
-def _in_time(call: Callable[[], Any], listener: Listener) -> Any:
+def in_time(call: Callable[[], Any], listener: Listener) -> Any:
     """Run a call; return its result, or None if the time is over."""
     with heard_by(listener), raising_on_interrupt():
         try:
