@@ -311,15 +311,14 @@ class Interpolation(nn.Module):
         self.n_elements = [len(column.code_sizes) for column in columns]
         self.encoding = columns[0].encoding
         sizes = torch.tensor([size for column in columns for size in column.code_sizes])
-        # Every element gets as many knots. The first ones stand for missing numbers, and
-        # are zero, as is the beginning of what rises.
-        n_first = 2 if self.encoding == "ple" else 1
-        n_knots = n_first + int(sizes.max())
-        places = torch.arange(n_knots) - n_first
+        # Every element gets as many knots. The first one stands for missing numbers, and
+        # is zero.
+        n_knots = 1 + int(sizes.max())
+        places = torch.arange(n_knots) - 1
         rows = 1 + (sizes.cumsum(0) - sizes).unsqueeze(1) + places
         is_there = (places >= 0) & (places < sizes.unsqueeze(1))
         self.register_buffer("rows", rows.where(is_there, 0), persistent=False)
-        n_bins = n_knots - (self.encoding != "onehot")
+        n_bins = n_knots - (self.encoding == "hat")
         # One more than there are bins before: the id of a missing number is -1.
         first = 1 + n_bins * torch.arange(len(sizes))
         self.register_buffer("first", first, persistent=False)
@@ -344,24 +343,26 @@ class Interpolation(nn.Module):
         found = _rows(self.bins(tables), ids + self.first)
         if self.encoding == "onehot":
             return found
-        start, end = found.chunk(2, dim=-1)
+        end, rise = found.chunk(2, dim=-1)
         fractions = torch.cat([encoded[key] for key in self.weight_keys], dim=1)
-        # Exact at both ends, where start + f * (end - start) may be rounded.
-        return torch.lerp(start, end, fractions.to(found.dtype).unsqueeze(-1))
+        return end + rise * (fractions - 1).to(found.dtype).unsqueeze(-1)
 
     def bins(self, tables: Sequence[Tensor]) -> Tensor:
-        """Return the values at the two ends of each bin, side by side, for all elements.
+        """Return the values at the end of each bin beside the rises within it.
 
-        Of a column of encoding "onehot", they are the values in the bins.
+        Of a column of encoding "onehot", return the values in the bins.
         """
         # A row of zeros in front, which `rows` names where an element has no knot.
-        knots = _rows(F.pad(torch.cat(list(tables)), (0, 0, 1, 0)), self.rows)
+        zeros = tables[0].new_zeros(1, tables[0].shape[1])
+        knots = _rows(torch.cat([zeros, *tables]), self.rows)
         if self.encoding == "onehot":
             return knots.flatten(0, 1)
         if self.encoding == "ple":
-            knots = knots.cumsum(1)
-        # One look-up for both ends: backwards, it takes a quarter of the time of two.
-        return torch.cat([knots[:, :-1], knots[:, 1:]], dim=-1).flatten(0, 1)
+            ends, rises = knots.cumsum(1), knots
+        else:
+            ends, rises = knots[:, 1:], knots.diff(dim=1)
+        # One look-up for both: backwards, it takes a quarter of the time of two.
+        return torch.cat([ends, rises], dim=-1).flatten(0, 1)
 
 
 def _rows(table: Tensor, ids: Tensor) -> Tensor:

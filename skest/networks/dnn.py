@@ -165,10 +165,10 @@ class Dropout(nn.Module):
         words.random_(-(2**63), None, generator=self.generator)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         n_kept = min(max(1, round(_N_VALUES * (1 - self.p))), _N_VALUES - 1)
-        # Bits below the bound become 1, others 0; comparisons take several times as long.
+        # Bits below the bound become -1, others 0; comparisons take several times as long.
         bound = n_kept - _N_VALUES // 2
-        kept = bits.clamp_(bound - 1, bound).to(x.dtype).sub_(bound).neg_()
-        return x * kept.mul_(1 / (1 - self.p))
+        kept = bits.clamp_(bound - 1, bound).to(x.dtype).sub_(bound)
+        return x * kept.mul_(-1 / (1 - self.p))
 
     def extra_repr(self) -> str:
         """Return what stands in the brackets of the module's text."""
@@ -349,6 +349,9 @@ class MemberLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what the maps give, from (n_members, n_rows, n_in)."""
+        if self.weight.shape[2] == 1:
+            # On a CPU, products with single vectors take a quarter of the time this way.
+            return (x * self.weight.mT).sum(-1, keepdim=True) + self.bias
         return torch.baddbmm(self.bias, x, self.weight)
 
 

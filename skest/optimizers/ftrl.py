@@ -22,6 +22,13 @@ def loss_of(closure: Callable[[], float] | None) -> float | None:
         return closure()
 
 
+# A wide model has a variable of one number for each of its columns: an operation on each
+# of them takes many times as long as one on all, and as copying them.
+_MOST_JOINED = 1_024
+
+_Slots = dict[str, list[Tensor]]
+
+
 class Elementwise(Optimizer):
     """A rule for dense gradients, whose slots are there from construction on.
 
@@ -35,7 +42,11 @@ class Elementwise(Optimizer):
 
     @abstractmethod
     def _apply(
-        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        slots: _Slots,
+        group: dict[str, Any],
     ) -> None:
         """Update parameters and slots in place."""
 
@@ -68,16 +79,45 @@ class Elementwise(Optimizer):
         loss = loss_of(closure)
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
-            grads = [p.grad for p in params]
-            if any(grad.is_sparse for grad in grads):
+            if any(p.grad.is_sparse for p in params):
                 name = type(self).__name__
                 raise ValueError(
                     f"{name} takes dense gradients, got a sparse one; wrap the optimizer: "
                     f"skest.optimizers.RowSparse({name}(...))."
                 )
+            small = [p for p in params if p.numel() <= _MOST_JOINED]
+            if len(small) > 1 and len({(p.dtype, p.device) for p in small}) == 1:
+                self._apply_joined(small, group)
+                params = [p for p in params if p.numel() > _MOST_JOINED]
             if params:
-                self._apply(params, grads, group)
+                grads: Any = [p.grad for p in params]
+                self._apply(params, grads, self._slots_of(params), group)
         return loss
+
+    def _slots_of(self, params: list[Tensor]) -> _Slots:
+        names = self.state[params[0]]
+        return {name: [self.state[p][name] for p in params] for name in names}
+
+    def _apply_joined(self, params: list[Tensor], group: dict[str, Any]) -> None:
+        """Update parameters as one, which is a copy of them."""
+        slots = self._slots_of(params)
+        changed = [params, *slots.values()]
+        wholes = [[_joined(tensors)] for tensors in changed]
+        grads: Any = [p.grad for p in params]
+        self._apply(
+            wholes[0],
+            [_joined(grads)],
+            dict(zip(slots, wholes[1:], strict=True)),
+            group,
+        )
+        sizes = [p.numel() for p in params]
+        for tensors, (whole,) in zip(changed, wholes, strict=True):
+            parts = zip(whole.split(sizes), tensors, strict=True)
+            torch._foreach_copy_(tensors, [part.view_as(own) for part, own in parts])
+
+
+def _joined(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
 
 
 class Ftrl(Elementwise):
@@ -220,14 +260,17 @@ class Ftrl(Elementwise):
                     )
 
     def _apply(
-        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        slots: _Slots,
+        group: dict[str, Any],
     ) -> None:
         lr = float(group["lr"])  # a scheduler may keep the rate as a tensor
         if lr == 0:  # the rule divides by it
             return
         power, l1 = -group["lr_power"], group["l1"]
-        accumulators = [self.state[p]["accumulator"] for p in params]
-        linears = [self.state[p]["linear"] for p in params]
+        accumulators, linears = slots["accumulator"], slots["linear"]
         # One call for the tensors of all parameters, each without a loop in Python.
         old = _foreach_power(accumulators, power)
         torch._foreach_addcmul_(accumulators, grads, grads)
@@ -343,9 +386,13 @@ class ProximalAdagrad(Elementwise):
         return {"accumulator": torch.full_like(param, start, requires_grad=False)}
 
     def _apply(
-        self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]
+        self,
+        params: list[Tensor],
+        grads: list[Tensor],
+        slots: _Slots,
+        group: dict[str, Any],
     ) -> None:
-        accumulators = [self.state[p]["accumulator"] for p in params]
+        accumulators = slots["accumulator"]
         torch._foreach_addcmul_(accumulators, grads, grads)
         rates = torch._foreach_rsqrt(accumulators)
         torch._foreach_mul_(rates, float(group["lr"]))  # a scheduler may keep a tensor

@@ -161,11 +161,10 @@ def _interpolated(
             yield group, found
             continue
         size = bins.shape[1] // 2
-        start = found.take(np.arange(size), axis=-1)
-        end = found.take(np.arange(size, 2 * size), axis=-1)
+        end = found.take(np.arange(size), axis=-1)
+        rise = found.take(np.arange(size, 2 * size), axis=-1)
         fractions = concat([encoded[key] for key in group.weight_keys], axis=1)
-        fraction = fractions.cast(start.dtype).unsqueeze(-1)
-        yield group, start + fraction * (end - start)
+        yield group, end + (fractions - 1).cast(end.dtype).unsqueeze(-1) * rise
 
 
 def _column_output(
