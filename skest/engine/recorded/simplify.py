@@ -549,6 +549,32 @@ def _write_mean(call: Call, written: list[Call]) -> bool:
     return True
 
 
+def _write_dense(call: Call, written: list[Call]) -> bool:
+    """Write a sparse gradient that is made dense as what it does: rows added to zeros."""
+    makers = {other.results[0]: other for other in written if other.results}
+    sources = [call.args[0]]
+    while (made := makers.get(sources[-1])) and made.function is _aten.clone.default:
+        sources.append(made.args[0])
+    if made is None or made.function is not _MAKE_SPARSE or made.args[0] != 1:
+        return False
+    memory = {storage_of(source.tensor._values()) for source in sources}
+    changed = [value for other in written for value in other.written]
+    if any(v in sources or storage_of(v.tensor) in memory for v in changed):
+        return False  # a gradient that was scaled, say
+    indices, values = made.args[3:5]
+    ids = Value(indices.tensor.detach().squeeze(0), "result")
+    zeros = Value(torch.zeros_like(call.returned.tensor), "result")
+    size = [*zeros.tensor.shape]
+    options = {"dtype": zeros.tensor.dtype, "device": zeros.tensor.device}
+    added = zeros, 0, ids, values
+    written += [
+        Call(_aten.squeeze.dim, (indices, 0), {}, ids),
+        Call(_aten.zeros.default, (size,), options, zeros),
+        Call(_aten.index_add.default, added, {}, call.returned),
+    ]
+    return True
+
+
 def _is_plain(value: Any) -> bool:
     """Tell whether it is a tensor with numbers of a type that needs no other to compute."""
     return (
@@ -590,6 +616,7 @@ _QUICKER: Mapping[Any, Callable[[Call, list[Call]], bool]] = MappingProxyType(
         _aten.index_add_.default: _write_change_of_rows,
         _aten.index_copy_.default: _write_change_of_rows,
         _aten.masked_fill.Scalar: _write_zeros,
+        _aten._to_dense.default: _write_dense,
         _aten.stack.default: _write_stack,
         _aten.mean.default: _write_mean,
     }
