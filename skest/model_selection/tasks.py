@@ -21,7 +21,13 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.parallel import Parallel, delayed
 
 from skest.adapters.base import SkestEstimator
-from skest.core.console import Listener, OutOfTime, heard_by, raising_on_interrupt
+from skest.core.console import (
+    Listener,
+    OutOfTime,
+    heard_by,
+    listener,
+    raising_on_interrupt,
+)
 from skest.model_selection.progress import UNFINISHED, SearchProgress
 
 _ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
@@ -93,7 +99,10 @@ class Tasks(ParallelBackendBase):
         self._partial, self._keep, self._resource = partial, keep, resource
         self._verbose, self._score = verbose, score
         self._limit = time_limit
-        self._end = np.inf if time_limit is None else time.time() + time_limit
+        # Within the task of another search, whose time may be over first.
+        self._outer = listener() or Listener()
+        own = np.inf if time_limit is None else time.time() + time_limit
+        self._end = min(own, self._outer.end)
         self._waiting: list[Task] = []
         self._trained: dict[Any, tuple[Any, int]] = {}
         self._example: Any = None
@@ -161,6 +170,7 @@ class Tasks(ParallelBackendBase):
         except KeyboardInterrupt as error:
             self.stopped = error
         except OutOfTime:
+            self._outer.check()
             self.stopped = TimeoutError(f"time_limit={self._limit} is over")
         with warnings.catch_warnings():
             # That tasks are left is said by the search.
@@ -222,11 +232,11 @@ class Tasks(ParallelBackendBase):
         task.result = {**self._example, **none, "fit_error": None, UNFINISHED: True}
 
 
-def in_time(call: Callable[[], Any], listener: Listener) -> Any:
+def in_time(call: Callable[[], Any], heard: Listener) -> Any:
     """Run a call; return its result, or None if the time is over."""
-    with heard_by(listener), raising_on_interrupt():
+    with heard_by(heard), raising_on_interrupt():
         try:
-            listener.check()
+            heard.check()
             return call()
         except OutOfTime:  # no backend of joblib carries it from another process
             return None

@@ -321,6 +321,14 @@ def test_time_limit(cancer):
         search.set_params(time_limit=1e-9).fit(*cancer)
 
 
+def test_time_limit_of_an_outer_search(cancer):
+    endless = clone(MODEL).set_params(n_iter_no_change=np.inf, max_iter=10**6)
+    inner = GridSearchCV(endless, {"batch_size": [64]}, cv=2)
+    search = GridSearchCV(inner, {"refit": [True]}, cv=2, time_limit=0.5)
+    with pytest.raises(TimeoutError, match=r"time_limit=0\.5 is over, and not one"):
+        search.fit(*cancer)
+
+
 def test_epochs_go_on_instead_of_beginning_anew(cancer):
     rates = {"learning_rate": [0.0001, 0.001, 0.01]}
     options = {"max_resources": 6, "factor": 2, "min_resources": 2, "cv": 2}
