@@ -108,6 +108,7 @@ def fitted_onnx(estimator: Any, example: Any = None) -> OnnxGraph:
     """
     check_is_fitted(estimator)
     target = estimator._target
+    # Weights of rows take part in a loss only, which no export has.
     head = target.head(None)
     model = _model_of(estimator, head)
     if isinstance(model, UserModel):
@@ -193,6 +194,7 @@ def mean_exported(
         forms=forms,
         name=name,
     )
+    # What the graph is compared with must be computed in another way than the graph.
     cores: list[Any] = [core_on_cpu(estimator) for estimator in estimators]
     # The mean of probabilities, as VotingClassifier with voting="soft".
     key = "predictions" if classes_of(target) is None else "probabilities"
@@ -291,6 +293,7 @@ def user_onnx(
     """
     core = estimator.estimator_
     forms = _forms_of(estimator)
+    # The network of a model_fn may depend on shapes of the first batch.
     features = (
         _made_up(estimator, forms)
         if example is None

@@ -222,6 +222,7 @@ def _loss_name(head: Any) -> str:
             f"{head.n_classes} classes of this head. {_INSTEAD}"
         )
     loss_name = _LOSS_NAMES.get(type(head))  # a derived head may have another loss
+    # The closed form of a dual step is that of one loss.
     if loss_name is None or head.loss_fn is not None:
         raise ValueError(
             "LinearSDCA minimises the loss of a BinaryClassHead or the squared error of a "
@@ -239,6 +240,7 @@ def _loss_name(head: Any) -> str:
 def _check_network(
     columns: FeatureColumns, network: LinearFeatures, id_column: str
 ) -> None:
+    # A mean has other norms of examples than those that the dual steps go by.
     if network.sparse_combiner != "sum":
         raise ValueError(
             'LinearSDCA needs sparse_combiner="sum"; got '
@@ -315,9 +317,11 @@ def _examples(
     network: LinearFeatures,
 ) -> Examples:
     """Take a batch apart into examples, as the network sees them."""
+    # To SDCA, the bias is the weight of a number that is always 1, and penalised as such.
     dense = network.bias.new_ones(len(labels), 1)
     if network.dense is not None:
         dense = torch.cat([dense, network.dense(features)], dim=1)
+    # A table of a piecewise-linear column is what multiplies its code.
     for column in _of_kind(columns, PiecewiseLinearColumn):
         code = CodeOutput.of(column)(features, dense.dtype)
         dense = torch.cat([dense, code], dim=1)

@@ -73,6 +73,7 @@ def run_evaluation(
         raise ValueError("The input of evaluate has no batch; it needs at least one.")
     builder.remember(first[0])
     device = builder.device
+    # Any seed: the variables come from the checkpoint, and nothing else is drawn.
     spec = builder.build(*first, ModeKeys.EVAL, RunRandom(0, device))
     if steps is None and source.is_endless and not [*hooks, *spec.evaluation_hooks]:
         raise ValueError(
@@ -146,6 +147,7 @@ def evaluate_loop(
     TypeError
         If a metric computes no numbers.
     """
+    # A hook may evaluate in the middle of a training.
     was_training = run.network.training
     run.network.eval()
     metrics = dict(run.spec.eval_metrics or {})
@@ -197,6 +199,7 @@ def predicted(
     """Return predictions for an encoded batch: those of `keys`, or all that there are."""
     if spec.network is None or spec.predictions is None:
         raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
+    # Heads compute only what is asked for; a function of the user's takes logits alone.
     asked = {} if keys is None or not spec.predicts_by_key else {"keys": keys}
     return spec.predictions(spec.network(features), **asked)
 
@@ -349,6 +352,7 @@ def record_evaluation(
     if eval_dir is None:
         return
     rule = run.config.keep_best
+    # Before anything is written: the best checkpoints would be kept by nothing, untold.
     if rule is not None and eval_dir.name == eval_dir_of(Path(), rule.eval_name).name:
         rule.check(results)
     results = {name: value for name, value in results.items() if np.ndim(value) == 0}

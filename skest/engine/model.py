@@ -213,6 +213,7 @@ def pure_model_fn(model_fn: _F) -> _F:
 def _is_pure(model_fn: Callable[..., Any]) -> bool:
     inner = None
     while isinstance(model_fn, functools.partial):
+        # `scaled_target_model_fn`, say, calls another one, which is bound to it.
         inner = model_fn.keywords.get("model_fn", inner)
         model_fn = model_fn.func
     marked = getattr(model_fn, "is_pure", False)
@@ -283,6 +284,7 @@ class ModelBuilder:
             params=self.model_fn.params,
             config=self.config,
         )
+        # Without, every call of train begins its input anew, as that of tf.estimator.
         if resumed is None or not self.config.resume_input:
             return Source(data)
         return Source(data, resumed.input_position)
@@ -352,6 +354,7 @@ def device_with(strategy: Strategy | None, device: Any) -> torch.device:
     With `SharedMemory`, "auto" is the CPU, whose memory it is. Other strategies, and None,
     leave it to `skest.core.resources.resolve_device`.
     """
+    # Hogwild of several processes works on memory that all of them see.
     is_auto = isinstance(device, str) and device == "auto"
     if is_auto and isinstance(strategy, SharedMemory):
         return torch.device("cpu")

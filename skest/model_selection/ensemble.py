@@ -76,9 +76,11 @@ class _Ensemble:
     def _exported(self, example: Any) -> Any:
         check_is_fitted(self)
         found: Any = self
+        # Those of a search are in a FrozenEstimator each.
         members = [getattr(m, "estimator", m) for m in found.estimators_]
         weights = found._weights_not_none  # without those of members that are "drop"
         weights = np.ones(len(members)) if weights is None else weights
+        # As the greedy choice makes them: how often a member was added.
         times = np.asarray(weights).astype(int)
         if not np.array_equal(times, weights):
             raise ExportError(
@@ -251,11 +253,13 @@ def greedy_counts(
     total: Any = 0.0
     best, best_counts = -np.inf, counts
     for n in range(1, n_rounds + 1):
+        # With replacement, and from nothing on (Caruana et al., section 2.1).
         scores = [score((total + own) / n) for own in predictions]
         chosen = int(np.nanargmax(scores))
         total = total + predictions[chosen]
         counts = counts.copy()
         counts[chosen] += 1
+        # A round may be worse than those before: the best of the nested ensembles counts.
         if scores[chosen] > best:
             best, best_counts = scores[chosen], counts
     return best_counts
@@ -293,6 +297,7 @@ def greedy_ensemble(
     candidates = _comparable(candidates)
     classifies = candidates and is_classifier(candidates[0][0]["estimator"])
     classes = np.unique(np.asarray(y)) if classifies else None
+    # Columns of probabilities must mean the same in all members.
     splits = [
         k
         for k in range(len(candidates[0]) if candidates else 0)
@@ -336,10 +341,12 @@ def greedy_ensemble(
     by_split = [np.nan]
     if judge is not None:
         by_split = [score(mean, np.arange(*part), judge) for part in pairwise(ends)]
+    # The same mean with the smallest whole numbers.
     counts //= np.gcd.reduce(counts)
     members, weights = [], []
     for i in np.flatnonzero(counts):
         for k in splits:
+            # Or the fit below would train it anew.
             model = FrozenEstimator(candidates[i][k]["estimator"])
             members.append((f"candidate {i}, split {k}", model))
             weights.append(float(counts[i]))
@@ -349,6 +356,7 @@ def greedy_ensemble(
 
 def _comparable(candidates: Sequence[Any]) -> list[Any]:
     """Return the candidates without errors that were tested on the rows of the last."""
+    # Rounds of a halving search by n_samples are tested on different rows.
     tests = [part["test"] for part in candidates[-1]]
     return [
         parts

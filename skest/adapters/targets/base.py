@@ -147,6 +147,7 @@ class Target(ABC):
     ) -> float:
         """Return the weighted mean of the losses; with a scale as training sees them."""
         predictions, labels, weight, features = rows
+        # A head of its own: that of the fit reads weights only if the fit had some.
         head: Any = self.head(None if weight is None else _WEIGHT, name)
         beside = dict(features or {})
         if weight is not None:

@@ -44,6 +44,7 @@ def infer_target(values: Any, owner: str) -> Target:
     Strings, categories and booleans are classes, and so are whole numbers of at most 20
     different values; a matrix of zeros and ones is several labels; the rest is numbers.
     """
+    # A class is one number or name a row: two dimensions are indicators, or numbers.
     if np.ndim(values) == 2:
         known = numbers(np.asarray(values), "y")
         known = known[~np.isnan(known)] if known.dtype.kind == "f" else known
@@ -58,6 +59,8 @@ def infer_target(values: Any, owner: str) -> Target:
         return make_target(_CLASSES, owner)
     distinct = pd.unique(numbers(values, "y"))
     distinct = distinct[~pd.isna(distinct)]
+    # `type_of_target` of scikit-learn takes all whole numbers for classes; a year, or a
+    # count, is none.
     few = len(distinct) <= _MOST_CLASSES and (distinct % 1 == 0).all()
     return make_target(_CLASSES if few else _NUMBERS, owner)
 
@@ -92,6 +95,7 @@ def several_targets(
     columns: dict[str, list[Any]] = {}
     targets: dict[str, Target] = {}
     for label, entry in kinds.items():
+        # A string: it becomes part of the keys of predictions and metrics.
         name, (kind, some) = str(label), _kind_and_columns(label, entry, owner)
         _check_columns(name, some, columns, found, owner)
         columns[name] = some
@@ -320,6 +324,8 @@ def _target_like(owner: str, head: SingleTaskHead) -> Target:
 
 def _is_custom(head: SingleTaskHead) -> bool:
     """Tell whether a head of numbers has a loss or a link of the user's."""
+    # Labels are scaled for losses that are known to take it; that of a user may mean the
+    # numbers as they are.
     known = (PoissonRegressionHead, LogisticRegressionHead)
     is_own = not isinstance(head, RegressionHead) or head.loss_fn is not None
     has_link = getattr(head, "inverse_link_fn", None) is not None

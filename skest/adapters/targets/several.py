@@ -60,6 +60,7 @@ class SeveralTargets(Target):
         `classes` is a dictionary by head, or an array if there is one head; labels may
         always be missing.
         """
+        # Answers come back as y came: a frame for a frame, of its own library.
         self._form = TargetForm(y)
         all_classes = self._classes_by_head(classes)
         for name, values in self._values(y).items():
@@ -119,6 +120,7 @@ class SeveralTargets(Target):
                 f"{', '.join(map(repr, columns))}. Give a DataFrame or a dictionary with "
                 "these names."
             )
+        # Several columns of one head are labels side by side, or outputs of one regression.
         return {
             name: columns[some[0]]
             if len(some) == 1
@@ -299,6 +301,7 @@ def columns_of(y: Any) -> dict[Any, Any]:
     if isinstance(y, Mapping) or is_frame(y):
         table = Table(_with_objects(y))
         return {key: table.cells(key) for key in table.keys}
+    # Columns of an array get names: tf.estimator's MultiHead, too, asks for unique ones.
     array = y.toarray() if issparse(y) else np.asarray(y)
     if array.ndim == 1:
         name = getattr(y, "name", None)

@@ -235,6 +235,7 @@ class _Simplifier:
         if not self._replaced.keys().isdisjoint([*call.arguments, *call.results]):
             parts = (call.args, call.kwargs, call.returned)
             call = Call(call.function, *map_leaves(parts, Value, self.stands_for))
+        # It stays where it is, whatever it computes: others read what it changes.
         if call.written:
             return call
         # What it looks at may be another value by now, in other memory.
@@ -242,6 +243,7 @@ class _Simplifier:
         call = self._without_copy(call)
         for value in call.arguments:
             self._at.setdefault(self._storages.place(value), value)
+        # What compilers call copy propagation and common subexpressions.
         equal = self._equal(call)
         if equal is not None:
             for result, other in zip(call.results, equal, strict=True):
@@ -249,6 +251,7 @@ class _Simplifier:
                     self._replaced[result] = other
                     self._storages.merge(result, other)
             return None
+        # And constant folding.
         return None if self._is_same_in_every_step(call) else call
 
     def _look_again(self, call: Call) -> None:
@@ -376,6 +379,7 @@ def _needed(
 
     That is a change of what outlives the step, and a check that can but fail.
     """
+    # What compilers call dead code, of which autograd leaves much.
     read = set(outputs)
     alive = {storages.root(value) for value in read}
     kept = []
