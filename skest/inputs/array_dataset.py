@@ -60,6 +60,9 @@ class ArrayDataset:
     [3] [0]
     """
 
+    #: The data can be iterated more than once, see `skest.inputs.Resumable`.
+    is_restartable = True
+
     def __init__(
         self,
         features: Any,
@@ -108,11 +111,6 @@ class ArrayDataset:
             f"ArrayDataset(n_rows={self.n_rows}, batch_size={self.batch_size}, "
             f"shuffle={self.shuffle}, weighted={self._shares is not None})"
         )
-
-    @property
-    def is_restartable(self) -> bool:
-        """Whether the data can be iterated more than once: they can."""
-        return True
 
     @property
     def seeds(self) -> list[int]:

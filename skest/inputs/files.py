@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -73,6 +73,7 @@ class FileBatches:
     num_epochs: int | None
     seed: int
     n_skipped: int = 0
+    is_restartable: ClassVar[bool] = True  # the files can be read again
 
     @property
     def is_endless(self) -> bool:
@@ -91,11 +92,6 @@ class FileBatches:
     def seeds(self) -> list[int]:
         """The seed that all orders follow from."""
         return [self.seed]
-
-    @property
-    def is_restartable(self) -> bool:
-        """Whether the files can be read again: they can."""
-        return True
 
     def resumed(self, n_elements: int, seeds: Sequence[int]) -> "FileBatches":
         """Return the same batches in the order of `seeds`, without the first ones."""

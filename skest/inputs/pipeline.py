@@ -25,7 +25,6 @@ from skest.inputs.stages import (
     Shuffle,
     Stage,
     Unbatch,
-    Upstream,
 )
 
 
@@ -284,7 +283,8 @@ class Pipeline:
         Returns
         -------
         Pipeline
-            What is left out is computed only as far as the rest depends on it.
+            What is left out is computed only as far as the rest depends on it; earlier
+            passes of a `repeat` are gone through.
 
         Examples
         --------
@@ -334,9 +334,8 @@ class Pipeline:
         if part is not None:
             pipeline._source, pipeline._stages = part, tuple(stages)
             return pipeline
-        length = _known_length(source)
-        if length is not None:
-            context.part_of(length, "element")
+        if isinstance(source, Sequence | np.ndarray) or _is_map_style(source):
+            context.part_of(len(source), "element")  # refuses more workers than these
         n, index = context.num_input_pipelines, context.input_pipeline_id
         pipeline._stages = (Shard(n, index), *stages)
         return pipeline
@@ -350,19 +349,13 @@ class Pipeline:
         """Yield the elements behind the first stages."""
         if n_stages == 0:
             return _read(self._source, skip, epochs)
+
         # From the end: each stage asks the one before it only for what its reader has
         # not had.
-        upstream = Upstream(
-            lambda skip, epochs: closing(self._elements(n_stages - 1, skip, epochs)),
-            self._length(n_stages - 1),
-        )
-        return self._stages[n_stages - 1].elements(upstream, skip, epochs)
+        def opened(skip: int, epochs: tuple[int, ...]) -> closing[Any]:
+            return closing(self._elements(n_stages - 1, skip, epochs))
 
-    def _length(self, n_stages: int) -> int | None:
-        length = _known_length(self._source)
-        for stage in self._stages[:n_stages]:
-            length = stage.length(length)
-        return length
+        return self._stages[n_stages - 1].elements(opened, skip, epochs)
 
 
 class _OneShot:
@@ -404,13 +397,6 @@ def _is_map_style(source: Any) -> bool:
         and hasattr(source, "__len__")
         and not hasattr(source, "__iter__")
     )
-
-
-def _known_length(source: Any) -> int | None:
-    """Return the number of elements where it can be trusted."""
-    if isinstance(source, Sequence | np.ndarray) or _is_map_style(source):
-        return len(source)
-    return None
 
 
 def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:
