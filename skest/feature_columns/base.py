@@ -382,20 +382,18 @@ class CategoricalColumn(FeatureColumn):
     is_summed : bool
         Whether the weights of its ids are numbers of the data, which are multiplied with
         what is learned and summed, whatever the combiner.
+    has_inverse : bool
+        Whether ids can be turned back into categories; not if it hashes them.
     """
 
     is_summed: ClassVar[bool] = False
+    has_inverse: ClassVar[bool] = True
     _transforms_to_sparse = True
 
     @property
     def num_buckets(self) -> int:
         """Number of ids."""
         raise NotImplementedError
-
-    @property
-    def has_inverse(self) -> bool:
-        """Whether ids can be turned back into categories; not if it hashes them."""
-        return True
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all cells, and which cells hold a value at all.
@@ -504,6 +502,16 @@ def check_key(key: Any, owner: str, parameter: str = "key") -> None:
         )
 
 
+def check_categorical(column: Any, owner: str) -> None:
+    """Raise unless what a column is over is categorical, and right itself."""
+    if not isinstance(column, CategoricalColumn):
+        raise TypeError(
+            f"'categorical_column' of {owner} must be a categorical or bucketized "
+            f"column; got {column!r}."
+        )
+    column.validated()
+
+
 def as_dense(matrix: Matrix) -> np.ndarray:
     """Return a matrix, sparse or not, as an ndarray."""
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
@@ -591,11 +599,6 @@ class OverCategorical(FeatureColumn):
         """Return those of the categorical column."""
         return self.categorical.training_features(table, sample_weight, generator)
 
-    @property
-    def has_inverse(self) -> bool:
-        """Whether the categorical column has an inverse."""
-        return self.categorical_column.has_inverse
-
     def inverse(self, ids: Any) -> np.ndarray:
         """Return the categories that ids stand for, see `CategoricalColumn.inverse`."""
         return self.categorical.inverse(ids)
@@ -618,8 +621,8 @@ class CategoricalOver(OverCategorical, CategoricalColumn):
 
 
 def innermost(column: Any) -> Any:
-    """Return what gives the ids, inside of weights and sequences."""
-    while isinstance(column, CategoricalOver):
+    """Return what gives the ids, inside of vectors, weights and sequences."""
+    while isinstance(column, OverCategorical):
         column = column.categorical_column
     return column
 

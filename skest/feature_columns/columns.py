@@ -16,13 +16,12 @@ from torch import Tensor
 from skest.core.checks import check_choice
 from skest.core.sklearn_compat import BaseComposition, check_feature_names_in
 from skest.feature_columns.base import (
-    CategoricalColumn,
     DenseColumn,
     FeatureColumn,
     FeaturesIn,
-    OverCategorical,
     as_csr,
     as_dense,
+    innermost,
 )
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.dense import EmbeddingColumn
@@ -355,11 +354,11 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         {'color': array([['red'],
                [None]], dtype=object)}
         """
+        active: list[tuple[str, Any]] = self._named_active
         return {
             name: column.inverse(_entry(encoded, column))
-            for name, column in self._named_active
-            if isinstance(column, CategoricalColumn | OverCategorical)
-            and column.has_inverse
+            for name, column in active
+            if getattr(innermost(column), "has_inverse", False)
         }
 
     def transform(self, X: Any) -> Any:

@@ -13,6 +13,7 @@ from skest.feature_columns.base import (
     CategoricalOver,
     FittedPart,
     Matrix,
+    check_categorical,
     check_key,
     innermost,
     one_hot,
@@ -26,8 +27,6 @@ from skest.feature_columns.cells import numbers, pad
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
-
-_LARGEST_SIZE = 2**63
 
 
 def crossed_column(
@@ -119,10 +118,7 @@ class CrossedColumn(CategoricalColumn):
         """The parameter `hash_bucket_size`."""
         return self.hash_bucket_size
 
-    @property
-    def has_inverse(self) -> bool:
-        """False: several values may share a bucket."""
-        return False
+    has_inverse = False  # several values may share a bucket
 
     def _validate(self) -> None:
         if not isinstance(self.keys, list | tuple):
@@ -138,18 +134,10 @@ class CrossedColumn(CategoricalColumn):
         for key in self.keys:
             self._validate_key(key)
         owner = f"crossed column {self.name!r}"
-        check_integer(self.hash_bucket_size, "hash_bucket_size", owner, minimum=1)
-        if self.hash_bucket_size > _LARGEST_SIZE:
-            raise ValueError(
-                f"'hash_bucket_size' of {owner} must be at most 2**63, so that ids have "
-                f"64 bits; got {self.hash_bucket_size}."
-            )
+        # So that ids are of 64 bits, of which one is the sign, and so are hashes.
+        check_integer(self.hash_bucket_size, "hash_bucket_size", owner, 1, 2**63)
         if self.hash_key is not None:
-            check_integer(self.hash_key, "hash_key", owner, minimum=0)
-            if self.hash_key >= 2**64:
-                raise ValueError(
-                    f"'hash_key' of {owner} must be less than 2**64; got {self.hash_key}."
-                )
+            check_integer(self.hash_key, "hash_key", owner, 0, 2**64 - 1)
 
     def _validate_key(self, key: Any) -> None:
         source = innermost(key)
@@ -364,11 +352,7 @@ class WeightedCategoricalColumn(CategoricalOver):
 
     def _validate(self) -> None:
         column = self.categorical_column
-        if not isinstance(column, CategoricalColumn):
-            raise TypeError(
-                "'categorical_column' of a weighted column must be a categorical or "
-                f"bucketized column; got {column!r}."
-            )
+        check_categorical(column, "a weighted column")
         for key, kind in (
             (column.length_key, "sequence"),
             (column.weight_key, "weighted"),
@@ -378,7 +362,6 @@ class WeightedCategoricalColumn(CategoricalOver):
                     f"'categorical_column' of a weighted column must not be the {kind} "
                     f"column {column.name!r}. Take a plain categorical column."
                 )
-        column.validated()
         check_key(
             self.weight_feature_key,
             f"weighted column {self.name!r}",

@@ -23,6 +23,7 @@ from skest.feature_columns.base import (
     Matrix,
     OverCategorical,
     TrainedColumn,
+    check_categorical,
 )
 from skest.feature_columns.lookup import COMBINERS, combined_rows
 from skest.feature_columns.table import Table
@@ -57,12 +58,7 @@ class CategoricalWrapper(OverCategorical, DenseColumn):
         return self.categorical_column.weight_key
 
     def _validate(self) -> None:
-        if not isinstance(self.categorical_column, CategoricalColumn):
-            raise TypeError(
-                f"'categorical_column' of an {type(self).__name__} must be a categorical "
-                f"or bucketized column; got {self.categorical_column!r}."
-            )
-        self.categorical_column.validated()
+        check_categorical(self.categorical_column, f"an {type(self).__name__}")
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         return self.categorical._encoded(table)

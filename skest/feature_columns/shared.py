@@ -207,12 +207,7 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         if not self.__sklearn_is_fitted__():  # sizes of files need the files
             _check_columns(self.categorical_columns)
         owner, last = "a SharedEmbeddingColumn", len(self.categorical_columns) - 1
-        check_integer(self.position, "position", owner, minimum=0)
-        if self.position > last:
-            raise ValueError(
-                f"'position' of {owner} must be that of a categorical column, at most "
-                f"{last}; got {self.position}."
-            )
+        check_integer(self.position, "position", owner, 0, last)
         name = self.shared_embedding_collection_name
         if name is not None and not (isinstance(name, str) and name):
             raise TypeError(

@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from pandas.api.types import infer_dtype
 
-from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    DenseColumn,
+    FittedPart,
+    check_categorical,
+)
 from skest.feature_columns.table import Key, Table
 
 _FOLDS = 5  # as sklearn.preprocessing.TargetEncoder
@@ -119,12 +124,7 @@ class TargetStatisticsColumn(DenseColumn):
         return statistics
 
     def _validate(self) -> None:
-        if not isinstance(self.categorical_column, CategoricalColumn):
-            raise TypeError(
-                "'categorical_column' of a TargetStatisticsColumn must be a categorical "
-                f"or bucketized column; got {self.categorical_column!r}."
-            )
-        self.categorical_column.validated()
+        check_categorical(self.categorical_column, "a TargetStatisticsColumn")
         is_number = isinstance(self.smooth, Real) and self.smooth >= 0
         if self.smooth != "auto" and not is_number:
             raise ValueError(

@@ -90,11 +90,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return -1 if self.default_value is None else self.default_value
 
     def _check_default(self, n_values: int) -> None:
-        if self._default_id >= n_values:
-            raise ValueError(
-                f"'default_value' of vocabulary column {self.key!r} must be less than "
-                f"the size of the vocabulary, {n_values}; got {self.default_value}."
-            )
+        owner = f"vocabulary column {self.key!r}, of {n_values} values,"
+        check_integer(self._default_id, "default_value", owner, -1, n_values - 1)
 
     def _check_findable(self, values: Collection[Any], vocabulary: str) -> None:
         """Raise ValueError if a value is -1, which is read as missing."""
@@ -162,18 +159,6 @@ class VocabularyColumn(KeyedCategoricalColumn):
         if self.unknown_rate and self._training_key in table:
             return {self.encoded_key: table.column(self._training_key)}
         return super()._encoded(table)
-
-    def _distinct_ids(self, table: Table, distinct: np.ndarray) -> np.ndarray:
-        vocabulary = self.vocabulary
-        unknown = (self.num_oov_buckets, self._default_id)
-        # The parts of a network have columns with one vocabulary. It is kept with the
-        # ids, so that no other one can be where it is.
-        _, ids = table.learned(
-            ("ids", self.key, self.delimiter, id(vocabulary), unknown),
-            None,
-            lambda: (vocabulary, self._ids_of(distinct)),
-        )
-        return ids
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
         others = self.num_oov_buckets + self.missing_bucket

@@ -212,12 +212,7 @@ class Pipeline:
             The elements of this worker.
         """
         _check(num_shards, "num_shards", "shard")
-        _check(index, "index", "shard", minimum=0)
-        if index >= num_shards:
-            raise ValueError(
-                f"'index' of Pipeline.shard must be less than 'num_shards'={num_shards}; "
-                f"got {index}. The first shard has index 0."
-            )
+        check_integer(index, "index", "Pipeline.shard", 0, num_shards - 1)
         return self._with(Shard(num_shards, index))
 
     def prefetch(self, n_ahead: int = 1) -> "Pipeline":
@@ -457,8 +452,8 @@ def _check_callable(function: Any, name: str) -> Callable[[Any], Any]:
     return function
 
 
-def _check(value: Any, name: str, operation: str, minimum: int = 1) -> None:
-    check_integer(value, name, f"Pipeline.{operation}", minimum)
+def _check(value: Any, name: str, operation: str) -> None:
+    check_integer(value, name, f"Pipeline.{operation}", minimum=1)
 
 
 @runtime_checkable
