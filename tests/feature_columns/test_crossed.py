@@ -115,7 +115,12 @@ def test_parameters_refused():
             ValueError,
             r"from 1 to 9223372036854775808; got 9223372036854775809",
         ),
-        (["a", "b"], {"hash_key": -1}, ValueError, "'hash_key' .* from 0 to 18446744073709551615"),
+        (
+            ["a", "b"],
+            {"hash_key": -1},
+            ValueError,
+            "'hash_key' .* from 0 to 18446744073709551615",
+        ),
     ]:
         with pytest.raises(error, match=message):
             fc.crossed_column(keys, **{"hash_bucket_size": 5, **options})
