@@ -562,9 +562,11 @@ def same(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if isinstance(a, FeatureColumn):
-        return type(a) is type(b) and same(_parameters(a), _parameters(b))
-    if isinstance(a, partial):
-        return type(a) is type(b) and same(_parts(a), _parts(b))
+        return type(a) is type(b) and same(
+            a.get_params(deep=False), b.get_params(deep=False)
+        )
+    if isinstance(a, partial) and isinstance(b, partial):
+        return a.func is b.func and same((a.args, a.keywords), (b.args, b.keywords))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if _is_listed(a) or _is_listed(b):
@@ -575,14 +577,6 @@ def same(a: Any, b: Any) -> bool:
             and all(map(same, a, b))
         )
     return bool(a == b)
-
-
-def _parameters(column: FeatureColumn) -> dict[str, Any]:
-    return column.get_params(deep=False)
-
-
-def _parts(function: partial[Any]) -> list[Any]:
-    return [function.func, function.args, function.keywords]
 
 
 def _is_listed(value: Any) -> bool:

@@ -406,12 +406,8 @@ class WeightedCategoricalColumn(CategoricalOver):
                 f"{position} of {names!r}. Give it one, such as 0 or 1, or leave the "
                 "value out."
             )
+        # The numeric column refuses what is infinite, or too large for its type.
         raw = np.where(present, raw, 0)
-        if np.isinf(raw).any():
-            raise ValueError(
-                f"Column {key!r} holds {raw[np.isinf(raw)][0]} as a weight of {names!r}; "
-                "infinity (inf) is never allowed. Replace it by a number."
-            )
         values, _ = self._numeric(raw.shape[1]).values(Table({key: raw}))
         return values.astype(np.promote_types(values.dtype, np.float32), copy=False)
 

@@ -72,12 +72,10 @@ def _step_of(column: Any) -> _Step | None:
         return None
     center = scale = None
     if column.normalizer is not None:
-        learned = (vars(column).get(name) for name in ("center_", "scale_"))
-        center, scale = (
-            None if v is None else torch.from_numpy(v.astype(dtype)) for v in learned
-        )
-        if center is None or scale is None:
+        if not column.__sklearn_is_fitted__():
             return None
+        center = torch.from_numpy(column.center_.astype(dtype))
+        scale = torch.from_numpy(column.scale_.astype(dtype))
     return _Step(
         column.key,
         column.encoded_key,

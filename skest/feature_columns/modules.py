@@ -110,7 +110,6 @@ class InterpolatedOutput(NamedTuple):
 
     column: str
     key: str
-    size: int
 
 
 class PeriodicOutput(NamedTuple):
@@ -655,7 +654,7 @@ def _output_of(column: DenseColumn) -> _Output:
     if isinstance(column, PiecewiseLinearColumn):
         if column.dimension is None:
             return CodeOutput.of(column)
-        return InterpolatedOutput(column.name, column.encoded_key, column.size)
+        return InterpolatedOutput(column.name, column.encoded_key)
     if isinstance(column, PeriodicColumn):
         shape = (column.n_frequencies, column.dimension)
         return PeriodicOutput(column.name, column.encoded_key, *shape)

@@ -5,13 +5,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
-from skest.core.checks import check_choice, former_arguments
+from skest.core.checks import check_choice, check_integer, former_arguments
 from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.statistics import (
@@ -204,15 +204,8 @@ class NumericColumn(DenseColumn):
     def _validate(self) -> None:
         owner = f"numeric column {self.key!r}"
         check_key(self.key, owner)
-        if not isinstance(self.shape, Integral | list | tuple):
-            raise TypeError(
-                f"'shape' of {owner} must be an integer or a tuple of integers; got "
-                f"{self.shape!r}."
-            )
-        if not all(isinstance(n, Integral) and n > 0 for n in self.cell_shape):
-            raise ValueError(
-                f"'shape' of {owner} must hold integers greater than 0; got {self.shape}."
-            )
+        for n_elements in self.cell_shape:
+            check_integer(n_elements, "shape", owner, minimum=1)
         check_choice(_dtype_name(self.dtype), "dtype", owner, _DTYPES)
         default = self.default_value
         is_mean = isinstance(default, str) and default == "mean"

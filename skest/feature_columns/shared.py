@@ -8,7 +8,12 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from skest.core.checks import check_integer
-from skest.feature_columns.base import CategoricalColumn, FeatureColumn, innermost
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    FeatureColumn,
+    check_categorical,
+    innermost,
+)
 from skest.feature_columns.categorical import KeyedCategoricalColumn
 from skest.feature_columns.dense import EmbeddingColumn, Initializer
 from skest.feature_columns.table import Key, Table
@@ -234,12 +239,7 @@ def _check_columns(columns: Any) -> None:
             f"categorical columns; got {columns!r}."
         )
     for column in columns:
-        if not isinstance(column, CategoricalColumn):
-            raise TypeError(
-                "'categorical_columns' of shared embeddings must hold categorical or "
-                f"bucketized columns; got {column!r}."
-            )
-        column.validated()
+        check_categorical(column, "shared embeddings")
         _check_pair(columns[0], column)
 
 

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import pandas as pd
 import scipy.sparse
+from pandas.api.types import infer_dtype
 
-from skest.feature_columns.cells import Cells, as_cells, holds_lists
+from skest.feature_columns.cells import Cells, as_cells, flatten, holds_lists
 
 
 def is_frame(X: Any) -> bool:
@@ -321,9 +322,7 @@ class Form(NamedTuple):
 def forms_of(
     features: Mapping[Any, Any], names: Iterable[str] | None = None
 ) -> dict[Any, Form]:
-    """Return the forms of raw columns, by a look at few of their cells.
-
-    Columns that hold nothing, or what is neither number nor string, are left out.
+    """Return the forms of raw columns; those that hold nothing are left out.
 
     Parameters
     ----------
@@ -353,35 +352,21 @@ def _form_of(values: Any, key: Any) -> Form | None:
     if scipy.sparse.issparse(values):
         return Form("number", values.shape[1])
     cells = read_cells(values, key)
-    kind = _kind_of(cells)
-    if kind is None:
+    has_lists = holds_lists(cells)
+    flat = flatten(cells, key).values if has_lists else cells
+    if isinstance(flat.dtype, pd.CategoricalDtype):
+        flat = flat.dtype.categories.to_numpy()
+    found = infer_dtype(np.ravel(flat), skipna=True)
+    if found == "empty":
         return None
-    if holds_lists(cells) or cells.ndim > 1:
+    kind = _KINDS.get(found, "number")
+    if has_lists or cells.ndim > 1:
         return Form(kind, cells.shape[1] if cells.shape[1:] == (1,) else None)
     return Form(kind, 1)
 
 
-def _kind_of(cells: Cells) -> str | None:
-    dtype = cells.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return _kind_of(dtype.categories.to_series())
-    if dtype.kind in "iu":
-        return "int64"
-    if dtype.kind == "f":
-        return "number"
-    if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
-        return "string"
-    # The first cell that says something: the graph takes all cells of one kind.
-    each = cells.flat if isinstance(cells, np.ndarray) else cells
-    return next(filter(None, map(_kind_of_cell, each)), None)
-
-
-def _kind_of_cell(cell: Any) -> str | None:
-    """Return the kind of one object, or of the first value in it; None if missing."""
-    if isinstance(cell, list | tuple | np.ndarray | pd.Series):
-        return next(filter(None, map(_kind_of_cell, cell)), None)
-    if isinstance(cell, str | bytes | bool | np.bool_):
-        return "string"
-    if isinstance(cell, int | np.integer):
-        return "int64"
-    return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else "number"
+# Of what pandas calls it; all else are numbers, or are read as such.
+_KINDS = {
+    **dict.fromkeys(("string", "bytes", "boolean"), "string"),
+    "integer": "int64",
+}
