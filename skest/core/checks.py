@@ -135,6 +135,23 @@ def check_steps(**named: int | None) -> None:
             raise ValueError(f"'{name}' must be positive; got {value}.")
 
 
+def check_exactly_one(**named: Any) -> None:
+    """Raise ValueError unless one argument is given, that is: not None.
+
+    Examples
+    --------
+    >>> check_exactly_one(every_steps=100, every_secs=60)
+    Traceback (most recent call last):
+        ...
+    ValueError: Exactly one of 'every_steps' and 'every_secs' must be given; got 100 and 60.
+    """
+    if sum(value is not None for value in named.values()) != 1:
+        raise ValueError(
+            f"Exactly one of {' and '.join(map(repr, named))} must be given; got "
+            f"{' and '.join(map(repr, named.values()))}."
+        )
+
+
 def as_tuple(values: Several[T]) -> tuple[T, ...]:
     """Return one object, several or none (None, as in TensorFlow) as a tuple."""
     if values is None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from skest.checkpoints.store import read_eval_results, version_of_eval_results
-from skest.core.checks import check_integer
+from skest.core.checks import check_exactly_one, check_integer
 from skest.hooks.base import Hook, Run, Timer
 
 
@@ -59,20 +59,17 @@ class EarlyStoppingHook(Hook):
         run_every_secs: float | None = 60,
         run_every_steps: int | None = None,
     ) -> None:
-        if (run_every_secs is None) == (run_every_steps is None):
-            raise ValueError(
-                "Exactly one of 'run_every_secs' and 'run_every_steps' must be given; "
-                f"got {run_every_secs!r} and {run_every_steps!r}. Pass "
-                "run_every_secs=None to count steps."
-            )
+        # Seconds have a default: who counts steps has to pass run_every_secs=None.
+        check_exactly_one(
+            run_every_secs=run_every_secs, run_every_steps=run_every_steps
+        )
         self._reason = reason
-        self._interval = (run_every_steps, run_every_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(run_every_steps, run_every_secs)
 
     def begin(self, run: Run) -> None:
         """Ask the rule whether training ended earlier."""
         # Else an evaluator that has ended the training would see it begin again.
-        self._timer = Timer(*self._interval)
+        self._timer = self._timer.restarted()
         self._ask(run)
 
     def after_step(self, run: Run, loss: Any) -> None:

@@ -97,13 +97,12 @@ class InMemoryEvaluatorHook(Hook):
         self._steps = steps
         self._hooks = check_all(hooks, Hook, "hooks")
         self._name = name
-        self._every_n_iter = every_n_iter
         self._timer = Timer(every_steps=every_n_iter)
         self.results: dict[int, dict[str, float]] = {}
 
     def begin(self, run: Run) -> None:
         """Evaluate what training starts from."""
-        self._timer, self.results = Timer(every_steps=self._every_n_iter), {}
+        self._timer, self.results = self._timer.restarted(), {}
         self._evaluate(run)
 
     def after_step(self, run: Run, loss: Any) -> None:

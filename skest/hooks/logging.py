@@ -39,12 +39,11 @@ class LoggingHook(Hook):
     def __init__(
         self, every_steps: int | None = None, every_secs: float | None = None
     ) -> None:
-        self._interval = (every_steps, every_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(every_steps, every_secs)
 
     def begin(self, run: Run) -> None:
         """Start the clock."""
-        self._timer = Timer(*self._interval)
+        self._timer = self._timer.restarted()
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Log a line if it is due."""
@@ -100,13 +99,12 @@ class StepCounterHook(Hook):
     def __init__(
         self, every_steps: int | None = 100, every_secs: float | None = None
     ) -> None:
-        self._interval = (every_steps, every_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(every_steps, every_secs)
         self.steps_per_sec: float | None = None
 
     def begin(self, run: Run) -> None:
         """Start the clock."""
-        self._timer, self.steps_per_sec = Timer(*self._interval), None
+        self._timer, self.steps_per_sec = self._timer.restarted(), None
         self._timer.mark(run.global_step)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -163,7 +161,7 @@ class ProgressBarHook(Hook):
         if self._bar is not None:  # of a run that has failed
             self._bar.close()
         self._bar = tqdm(total=n_steps, desc=run.mode, unit=" steps")
-        self._timer = Timer(every_secs=_SECONDS_A_LOSS)
+        self._timer = self._timer.restarted()
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Let the bar grow, and now and then show the loss."""
@@ -224,8 +222,7 @@ class ProfilerHook(Hook):
         output_dir: str | os.PathLike[str] | None = None,
         show_memory: bool = False,
     ) -> None:
-        self._interval = (save_steps, save_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(save_steps, save_secs)
         self._output_dir = output_dir
         self._show_memory = show_memory
         self._profile: profile | None = None
@@ -239,7 +236,7 @@ class ProfilerHook(Hook):
             )
         if self._profile is not None:  # the step that it traced has failed
             self._profile.stop()
-        self._profile, self._timer = None, Timer(*self._interval)
+        self._profile, self._timer = None, self._timer.restarted()
         self._timer.mark(run.global_step)
 
     def before_step(self, run: Run) -> None:

@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
-from skest.core.checks import Several, check_all, check_integer, check_positive
+from skest.core.checks import (
+    Several,
+    check_all,
+    check_exactly_one,
+    check_integer,
+    check_positive,
+)
 from skest.hooks.base import Hook, Run, Timer, check_overrides
 from skest.optimizers.schedules import FunctionLR, RateFunction, is_scheduler_of
 
@@ -76,8 +82,8 @@ class CheckpointSaverHook(Hook):
         save_secs: float | None = None,
         listeners: Several[CheckpointListener] = (),
     ) -> None:
-        self._intervals = (save_steps, save_secs)
-        self._timer = self._new_timer()
+        has_interval = save_steps is not None or save_secs is not None
+        self._timer = Timer(save_steps, save_secs) if has_interval else None
         self.listeners = check_all(listeners, CheckpointListener, "listeners")
         self._saved_step: int | None = None
         self._saved_as_finished = False
@@ -92,10 +98,11 @@ class CheckpointSaverHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Save the state that training starts from, unless it is a checkpoint."""
-        self._timer, self._saved_step = self._new_timer(), None
+        self._saved_step = None
         for listener in self.listeners:
             listener.begin(run)
         if self._timer is not None:
+            self._timer = self._timer.restarted()
             self._timer.mark(run.global_step)
             # tf.estimator saves step 0, too: an evaluator has something to begin with.
             self._save(run, is_saved=run.saved_step == run.global_step)
@@ -118,10 +125,6 @@ class CheckpointSaverHook(Hook):
             run.save_checkpoint()  # the same variables; only the run is over now
         for listener in self.listeners:
             listener.end(run)
-
-    def _new_timer(self) -> Timer | None:
-        steps, secs = self._intervals
-        return None if steps is None and secs is None else Timer(steps, secs)
 
     def _save(self, run: Run, *, is_saved: bool = False) -> None:
         if run.loss_is_nan:
@@ -167,11 +170,7 @@ class StopAtStepHook(Hook):
     def __init__(
         self, num_steps: int | None = None, last_step: int | None = None
     ) -> None:
-        if (num_steps is None) == (last_step is None):
-            raise ValueError(
-                "Exactly one of 'num_steps' and 'last_step' must be given; "
-                f"got {num_steps!r} and {last_step!r}."
-            )
+        check_exactly_one(num_steps=num_steps, last_step=last_step)
         self._num_steps = num_steps
         self._last_step = last_step
         self._stop_at = 0

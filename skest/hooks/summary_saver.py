@@ -82,8 +82,7 @@ class SummarySaverHook(Hook):
                 "'histograms' of SummarySaverHook may name "
                 f"{' and '.join(map(repr, _HISTOGRAMS))}; got {unknown[0]!r}."
             )
-        self._interval = (save_steps, save_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(save_steps, save_secs)
         self._histograms = chosen
         self._output_dir = output_dir
         self._is_due = False
@@ -106,7 +105,7 @@ class SummarySaverHook(Hook):
                 "SummarySaverHook writes files, but the Estimator has no model_dir. Pass "
                 "'output_dir'."
             )
-        self._timer = Timer(*self._interval)
+        self._timer = self._timer.restarted()
         self._forget()
 
     def before_step(self, run: Run) -> None:
