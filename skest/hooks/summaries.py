@@ -81,11 +81,9 @@ class SummaryWriter:
         """
         self.scalars({name: value})
 
-    def scalars(
-        self, values: Mapping[str, float | Tensor], step: int | None = None
-    ) -> None:
-        """Write numbers at the present step or another one, as `scalar` does."""
-        step = self._step() if step is None else step
+    def scalars(self, values: Mapping[str, float | Tensor]) -> None:
+        """Write numbers at the present step, as `scalar` does."""
+        step = self._step()
         for name, value in self._fresh(values, step).items():
             number = value.item() if isinstance(value, Tensor) else float(value)
             self._try("add_scalar", name, number, step)
