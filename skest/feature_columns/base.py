@@ -41,6 +41,7 @@ class FeaturesIn:
             ("n_features_in_", table.n_features),
             ("feature_names_in_", table.feature_names),
         ):
+            # A dict has neither: what a frame had must not be asked of it.
             self.__dict__.pop(name, None)
             if value is not None:
                 setattr(self, name, value)
@@ -73,6 +74,7 @@ class FeaturesIn:
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
+        # What scikit-learn's own checks, and pipelines around the columns, go by.
         tags.input_tags.dict = True
         tags.transformer_tags.preserves_dtype = []  # parameters of columns say it
         tags.input_tags.allow_nan = self.allows_missing
@@ -92,6 +94,7 @@ class FeaturesIn:
         n_features = vars(self).get("n_features_in_")
         names = vars(self).get("feature_names_in_")
         table = Table(X)
+        # A Table has the right names already, and the columns of a dict have no order.
         if table is X or table.n_features is None or n_features is None:
             return table
         if table.feature_names is None or names is None:
@@ -193,6 +196,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         """
         # Not sklearn.base.clone, which would copy a long vocabulary and check every
         # parameter.
+        # A copy, so that what the user gave stays as it was given: `clone` and searches
+        # need that.
         column = type(self)(**self.get_params(deep=False)).validated()
         column.__dict__.update(column._learn(table, sample_weight))
         return column
@@ -248,6 +253,7 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
 
     def _adopt(self, fitted: Self) -> None:
         """Replace what has been learned by what `fitted` has learned."""
+        # All of it goes: with other parameters, another fit may learn less.
         for name in [name for name in vars(self) if _is_learned(name)]:
             delattr(self, name)
         learned = {n: v for n, v in vars(fitted).items() if _is_learned(n)}
@@ -297,6 +303,7 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
 
     def matrix(self, table: Table) -> Matrix:
         """Return the plain matrix of shape (n_rows, n_outputs), maybe sparse."""
+        # Two dimensions are all that scikit-learn's transformers may return.
         if self.length_key is not None:
             raise ValueError(
                 f"Column {self.name!r} is a sequence and cannot become a plain matrix. "

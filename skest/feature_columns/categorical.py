@@ -249,6 +249,8 @@ def check_delimiter(delimiter: Any, owner: str, dtype: str | None) -> None:
 
 def present_codes(cells: Factorized) -> np.ndarray:
     """Codes of cells, with -1 also where the cell is the integer -1."""
+    # Among strings, "-1" is a value like others; TensorFlow, too, reads only the
+    # integer so.
     if not cells.are_integers:
         return cells.codes
     return without(cells.codes, np.flatnonzero(cells.distinct == -1))

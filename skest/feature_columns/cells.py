@@ -183,6 +183,7 @@ def _check_not_merged(present: np.ndarray, distinct: np.ndarray, key: Hashable) 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:
     """Distinct values as int64 or as str objects."""
     kind = distinct.dtype.kind
+    # TensorFlow's vocabularies are of strings or integers; strings say which is which.
     if kind == "b":
         return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
@@ -229,6 +230,7 @@ def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
 
 def _as_int64(distinct: np.ndarray, key: Hashable) -> np.ndarray:
     limits = np.iinfo(np.int64)
+    # astype would wrap a uint64 beyond the range to another id without a word.
     for extreme in (distinct.min(), distinct.max()) if len(distinct) else ():
         if not limits.min <= extreme <= limits.max:
             raise ValueError(
@@ -306,6 +308,7 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
         values = cells
     if values.dtype.kind in "SUT":
         values = values.astype(object)
+    # Of Python's own types, by pandas or CSV files; all else is judged by its dtype.
     if values.dtype.kind == "O":
         return _numbers_of_objects(values, key)
     if values.dtype.kind not in "biuf":
@@ -339,6 +342,8 @@ def warn_of_merged(values: np.ndarray, dtype: Any, key: Hashable) -> None:
     n_bits = np.finfo(dtype).nmant + 1  # up to 2 ** n_bits, all of them are held
     if max(int(values.max()), -int(values.min())) <= 2**n_bits:
         return
+    # Timestamps lose some digits and nothing is lost; ids become alike, and a model
+    # learns nonsense.
     n_distinct, n_left = (len(np.unique(v)) for v in (values, values.astype(dtype)))
     if 2 * n_left < n_distinct:
         wider = "give dtype='float64', or " if dtype.itemsize < 8 else ""
@@ -589,6 +594,7 @@ def lengths_of(present: np.ndarray) -> np.ndarray:
     >>> lengths_of(np.array([[True, False, True, False], [False] * 4]))
     array([3, 0])
     """
+    # Gaps inside of a sequence are steps; only those behind the last value are padding.
     positions = np.arange(1, present.shape[1] + 1)
     return np.where(present, positions, 0).max(axis=1)
 
@@ -627,6 +633,8 @@ def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
            [-1, -1],
            [ 1, -1]])
     """
+    # Nothing could be split there: the option is a mistake, and would be ignored
+    # silently.
     if cells.are_integers or cells.codes.size > len(cells.codes):
         found = "integers" if cells.are_integers else "several values in a cell"
         raise ValueError(

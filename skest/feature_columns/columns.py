@@ -101,6 +101,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         """The parameter `columns` with a name for each column."""
         if not isinstance(self.columns, list | tuple):
             return []
+        # Nothing is checked here: `get_params` must work, whatever is in the list.
         if all(isinstance(i, tuple | list) and len(i) == 2 for i in self.columns):
             return [tuple(item) for item in self.columns]
         reserved = set(self._get_param_names())
@@ -195,11 +196,14 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         """
         # Before anything is learned, so that a refusal leaves all as it was.
         for _, column in vars(self).get("columns_", ()):
+            # A network's vectors are in one column of many; the other columns must not
+            # be lost either.
             column.check_refit()
         self._validate()
         table = Table(X)
         named = self._named_columns
         if self.remainder == "infer":
+            # A categorical column among those given tells that a linear model is meant.
             is_dense = all(isinstance(column, DenseColumn) for _, column in named)
             kind = "dense" if is_dense else "linear"
             named = self.with_inferred(table, table.keys, kind)._named_columns
@@ -399,6 +403,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             `columns` before them, ``<name>__<output>``, as has every output of
             `sklearn.compose.ColumnTransformer`.
         """
+        # Only a check, as scikit-learn demands of every transformer.
         check_feature_names_in(self, input_features, generate_names=False)
         names = [
             (prefix, output)
@@ -500,6 +505,8 @@ def _check_distinct(columns: list[FeatureColumn]) -> None:
             )
         by_name[column.name] = column
         source = column.encoder
+        # The result of `encode` is one dictionary: two columns may share an entry, if
+        # it is the same.
         keys = (column.encoded_key, column.length_key, column.weight_key)
         for key in filter(None, keys):
             other = by_key.setdefault(key, source)

@@ -141,6 +141,7 @@ class CrossedColumn(CategoricalColumn):
 
     def _validate_key(self, key: Any) -> None:
         source = innermost(key)
+        # As TensorFlow, which refuses them for the same reason.
         if isinstance(source, HashBucketColumn):
             raise ValueError(
                 f"'keys' of a crossed column must not hold the hash bucket column "
@@ -206,6 +207,8 @@ def _int64_keys_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a 64-bit key for each cell, uint64, and which cells have a value."""
     if isinstance(key, CategoricalColumn):
+        # Ids, not values: SparseCross of TensorFlow gets what the columns have
+        # transformed.
         ids, present = key.ids(table)
         # A value without an id is crossed all the same, with that of -1.
         return ids.view(np.uint64), present
@@ -387,6 +390,7 @@ class WeightedCategoricalColumn(CategoricalOver):
     def _weights(self, table: Table, present: np.ndarray) -> np.ndarray:
         """Return the weights, of a float type, where values are `present`, else 0."""
         key, names = self.weight_feature_key, self.categorical_column.name
+        # As float64 at first: it has NaN for gaps, and room for what is to be refused.
         raw = self._read(table).astype(np.float64)
         width = present.shape[1]
         # Both are padded to their longest cell, which may be of a category without rows.
@@ -424,6 +428,7 @@ class WeightedCategoricalColumn(CategoricalOver):
 
     def _check_lengths(self, table: Table, lengths: np.ndarray) -> None:
         """Raise ValueError if the lists of weights and of values differ in length."""
+        # What is crossed of several raw columns has no lists to compare with.
         keys = self.categorical_column.feature_keys
         values = table.flat(keys[0]) if len(keys) == 1 else None
         if values is None or np.array_equal(values.lengths, lengths):

@@ -235,6 +235,7 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     def _validate(self) -> None:
         super()._validate()
         owner = f"embedding column {self.name!r}"
+        # "auto" waits for the vocabulary.
         if self.dimension != "auto":
             check_integer(self.dimension, "dimension", owner, minimum=1)
         check_choice(self.combiner, "combiner", owner, COMBINERS)
@@ -273,6 +274,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
                     _draw_truncated_normal(block, std, generator)
             else:
                 fill = _of_tensor_and_generator(self.initializer, self.name)
+                # Initializers of Keras return a new array; those would be lost without
+                # a word.
                 result = fill(weights, generator)
                 if (
                     isinstance(result, Tensor)

@@ -39,6 +39,7 @@ def eager_frame(X: Any) -> Any:
         If the frame is lazy, or of a library that narwhals does not know.
     """
     is_pandas = isinstance(X, pd.DataFrame)
+    # Keys are names or positions; tuples would be neither.
     if is_pandas and isinstance(X.columns, pd.MultiIndex):
         raise ValueError(
             f"The columns of X have names of {X.columns.nlevels} levels (a MultiIndex), "
@@ -124,6 +125,7 @@ def plain_array(array: np.ndarray, key: Hashable) -> np.ndarray:
     values, mask = array.data, np.ma.getmaskarray(array)
     if not mask.any() or values.dtype.kind in "mcV":  # the latter are refused anyway
         return values
+    # Floats and dates have a value for nothing; only others must become objects.
     if values.dtype.kind in "fM":
         nothing = "NaT" if values.dtype.kind == "M" else np.nan
         return np.where(mask, np.array(nothing, values.dtype), values)
@@ -169,6 +171,7 @@ def read_column(value: Any, key: Hashable) -> Any:
     if scipy.sparse.issparse(value):
         return plain_matrix(value, key)
     cells = read_cells(value, key)
+    # A network would have an input of width 0, and fail far from here.
     if 0 in cells.shape[1:]:
         raise ValueError(
             f"Column {key!r} has no values in its cells: its shape is {cells.shape}. Leave "
@@ -204,6 +207,7 @@ def read_cells(value: Any, key: Hashable) -> Cells:
     >>> read_cells(["a", None], "c")
     array(['a', None], dtype=object)
     """
+    # Arrays first, in every request: they are as they will be read.
     cells = value if isinstance(value, np.ndarray) else _cells_of(value, key)
     if isinstance(cells, pd.Series):
         return cells

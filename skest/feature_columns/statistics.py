@@ -158,6 +158,8 @@ class UniformMap(NamedTuple):
         """Learn the map from numbers, see `Distribution.of`."""
         distribution = Distribution.of(values, weights)
         distinct, share = distribution.distinct, distribution.share
+        # The middle of the jump of the distribution function, as QuantileTransformer,
+        # which averages the map from below and from above.
         images = (np.append(0, share[:-1]) + share) / 2
         images[-1], images[0] = 1, 0  # a constant is mapped to 0
         if len(distinct) > _N_KNOTS:
@@ -176,6 +178,7 @@ class UniformMap(NamedTuple):
         left = np.searchsorted(knots[1:-1], values, side="right")
         right = np.minimum(left + 1, len(knots) - 1)
         width = knots[right] - knots[left]
+        # All numbers are on the one knot then, and the slope is 0.
         width[width == 0] = 1  # a constant
         slope = images[right] - images[left]
         return images[left] + (values - knots[left]) / width * slope
@@ -204,6 +207,7 @@ def median_and_spread(
         distribution = Distribution.of(values, weights)
         low, median, high = distribution.distinct[distribution.quantiles(levels)]
     spread = float(high) - float(low)
+    # As RealMLP: of a number that is mostly the same, quartiles say nothing.
     if spread == 0:
         spread = (float(values.max()) - float(values.min())) / 2
     return float(median), spread or 1.0
@@ -219,6 +223,7 @@ def smoothly_clipped(values: np.ndarray) -> np.ndarray:
     >>> smoothly_clipped(np.array([-0.3, 4.0, 1e300])).round(2)
     array([-0.3,  2.4,  3. ])
     """
+    # Else a square would overflow, and a huge number become 0 in place of 3.
     values = values.clip(-CLIPPED, CLIPPED)
     return values / np.sqrt(1 + np.square(values / 3))
 
@@ -307,6 +312,7 @@ def check_boundaries(boundaries: Any, owner: str, dtype: Any, *, least: int) -> 
                 f"'quantiles:N' with N of at least 2; got {boundaries!r}."
             )
         return
+    # What the user lists is meant, so nothing is sorted, merged or rounded for them.
     given = np.asarray(boundaries)
     numbers = given.ndim == 1 and given.dtype.kind in "iuf"
     if not numbers or given.size < least:
@@ -433,6 +439,7 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
     if len(kept) > 1 and below[-1] - below[positions[kept[-1]]] < _MIN_ROWS:
         # Too few rows are left for a last bin: they go to the one before it.
         kept.pop()
+    # So narrow a bin has slopes that no step size suits.
     width = _MIN_WIDTH * (float(distinct[-1]) - float(distinct[0]))
     wide = kept[:1]
     for i in kept[1:]:

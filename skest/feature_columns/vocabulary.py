@@ -389,6 +389,8 @@ class VocabularyListColumn(VocabularyColumn):
         self, table: Table, sample_weight: np.ndarray | None
     ) -> dict[Any, int]:
         """Return ids of the values that occur often enough."""
+        # Counted once for the table: the wide part takes all levels, the deep part the
+        # frequent ones.
         distinct, frequency, total = table.learned(
             ("frequencies", self.key, self.delimiter, self.dtype),
             sample_weight,
@@ -414,6 +416,7 @@ class VocabularyListColumn(VocabularyColumn):
                 "learn. Leave the column out, lower 'min_frequency', or give "
                 "'vocabulary_list'."
             )
+        # Sorted, so that ids do not depend on the order of the rows.
         return {value: i for i, value in enumerate(sorted(distinct.tolist()))}
 
     def _frequencies(

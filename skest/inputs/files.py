@@ -119,6 +119,8 @@ class FileBatches:
         for epoch in islice(epochs, first, None):
             n_batches = 0
             for rows in self._pieces(epoch):
+                # What is skipped is decoded, for its rows are counted and mixed, but
+                # not converted.
                 n_here = -(-len(rows) // self.batch_size)
                 n_batches += n_here
                 if skip < n_here:
@@ -160,6 +162,7 @@ class FileBatches:
                 waiting, n_waiting = [rest], len(rest)
         if waiting:
             rest = _joined(waiting)
+            # The last rows, fewer than wait otherwise.
             yield rest.take(rng.permutation(len(rest))) if self.shuffle_buffer else rest
 
     def _read(self, rng: np.random.Generator) -> Iterator[Any]:
@@ -195,6 +198,7 @@ class FileBatches:
                 yield batch, take_rows(labels, rows)
 
     def _label(self, column: Any, name: str) -> Any:
+        # Features may have gaps; to guess a label would be to make up data.
         if column.null_count:
             raise ValueError(
                 f"Column {name!r} is the label and has {column.null_count} missing "
@@ -256,6 +260,7 @@ def as_numpy(column: Any, name: str) -> Any:
     import pyarrow as pa
     from pyarrow import types
 
+    # Codes differ between row groups, strings do not.
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type

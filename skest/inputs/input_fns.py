@@ -143,6 +143,7 @@ def pandas_input_fn(
     """
     if not hasattr(x, "iloc"):
         raise TypeError(f"'x' must be a pandas DataFrame; got {type(x).__name__}.")
+    # Rows are taken by position, while in pandas the index says what belongs together.
     if y is not None and hasattr(y, "index") and not x.index.equals(y.index):
         raise ValueError(
             "'x' and 'y' must have the same index, or their rows would not belong "
@@ -418,6 +419,7 @@ def _input_fn(
     ]
     if not features:
         raise ValueError(f"{files[0]!r} has no column besides the label {labels}.")
+    # Here, before hours of training: the last file may be of another version.
     _check_schemas(files, schemas, [*features, *labels])
 
     def input_fn(config: Any = None, input_context: Any = None) -> Pipeline:
@@ -438,6 +440,7 @@ def _input_fn(
             seed=entropy,
         )
         if input_context is not None:
+            # Whole row groups or files, so that a worker reads nothing of the others'.
             batches = batches.for_worker(input_context)
         pipeline = Pipeline(batches)
         return pipeline.prefetch(prefetch) if prefetch else pipeline
