@@ -456,21 +456,16 @@ def _check_form(columns: Sequence[Any]) -> None:
     """Raise TypeError unless there are columns only, or pairs of name and column only."""
     are_named = isinstance(columns[0], tuple | list)
     for position, item in enumerate(columns):
-        if are_named:
-            is_pair = isinstance(item, tuple | list) and len(item) == 2
-            is_right = (
-                is_pair
-                and isinstance(item[0], str)
-                and isinstance(item[1], FeatureColumn)
-            )
-        else:
-            is_right = isinstance(item, FeatureColumn)
-        if not is_right:
-            raise TypeError(
-                "'columns' of FeatureColumns must hold feature columns, such as "
-                "numeric_column('age'), or all of them in pairs with a name, such as "
-                f"('age', numeric_column('age')); got {item!r} at position {position}."
-            )
+        match item:
+            case [str(), FeatureColumn()] if are_named:
+                continue
+            case FeatureColumn() if not are_named:
+                continue
+        raise TypeError(
+            "'columns' of FeatureColumns must hold feature columns, such as "
+            "numeric_column('age'), or all of them in pairs with a name, such as "
+            f"('age', numeric_column('age')); got {item!r} at position {position}."
+        )
 
 
 def _entry(encoded: Mapping[str, Any], column: FeatureColumn) -> Any:

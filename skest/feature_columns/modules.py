@@ -211,12 +211,12 @@ class _ColumnFeatures(nn.Module):
             return
         shape = (column.categorical.num_buckets, column.size)
         weights = torch.empty(shape, dtype=self.dtype)
-        if initialize and generator is not None:
-            weights = column.initial_weights(generator, self.dtype)
-        elif initialize:
-            own = _generator_for(column.table_name)
+        if initialize:
+            own = generator or _generator_for(column.table_name)
             make = functools.partial(column.initial_weights, own, self.dtype)
-            weights = own_values(weights, make)
+            # A generator that others share goes on by as much as is drawn: where rows
+            # are elsewhere, too, they are drawn here.
+            weights = make() if own is generator else own_values(weights, make)
         self.register_parameter(name, row_table(weights, trainable=column.trainable))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
