@@ -186,6 +186,7 @@ class _OneForEachLookup(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
         found = [gradient for gradient in gradients if gradient is not None]
+        # Of a table that one of its look-ups did not use: nothing is to be joined.
         if len(found) < 2:
             return (found[0] if found else None), None
         ids = torch.cat([gradient._indices() for gradient in found], dim=1)
@@ -288,6 +289,7 @@ def looked_up(lookups: Sequence[Lookup]) -> list[Tensor]:
     [[[2.0], [0.0]], [[0.0], [0.0]]]
     """
     found: dict[int, Tensor] = {}
+    # By width and type, for only equal ones can be stacked.
     plain: dict[Any, list[int]] = defaultdict(list)
     for i, lookup in enumerate(lookups):
         if lookup.factors is None and lookup.ids.shape[1] == 1:

@@ -475,6 +475,7 @@ class SequenceFeatures(_ColumnFeatures):
         lengths = encoded[self.length_key]
         n_steps = max(1, int(lengths.max()))
         steps = {o.key: encoded[o.key][:, :n_steps] for o in self.outputs}
+        # Marked, for to look at the lengths again would wait for the device.
         return _Cut(steps, **{self.length_key: lengths})
 
 

@@ -245,6 +245,7 @@ prediction_hooks, lr_scheduler, clip_norm
         if mode != ModeKeys.PREDICT:
             check_given(labels, self._title)
             encode = self._with_own_features(encode)
+        # Wrapped, not changed: heads are shared by models and threads.
         head: Any = self
         if regularization_losses:
             head = RegularizedHead(self, regularization_losses)

@@ -277,6 +277,8 @@ class MultiClassHead(SingleLabelHead):
         name: str | None = None,
     ) -> None:
         owner = type(self).__name__
+        # The loss of two softmax outputs has one parameter too many; TensorFlow refuses
+        # it, too.
         if n_classes == 2:
             raise ValueError(
                 f"'n_classes' of {owner} must be greater than 2; got 2. "

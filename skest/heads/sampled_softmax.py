@@ -153,6 +153,7 @@ default="log_uniform"
         )
         # An integer, so that no type of the network rounds a rare class away.
         ids = torch.searchsorted(self.edges, draws, right=True) - 1
+        # Widths are up to 2**53, which is infinity in float16.
         widths = (self.edges[ids + 1] - self.edges[ids]).to(
             torch.promote_types(self.weight.dtype, torch.float32)
         )

@@ -14,6 +14,7 @@ from skest.core.checks import check_exactly_one, check_integer
 from skest.hooks.base import Hook, Run, Timer
 
 
+# A protocol, because estimators import hooks.
 class HasEvalDir(Protocol):
     """What early stopping needs of an Estimator."""
 

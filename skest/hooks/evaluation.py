@@ -85,6 +85,7 @@ class InMemoryEvaluatorHook(Hook):
         name: str | None = None,
         every_n_iter: int = 100,
     ) -> None:
+        # By what it does, for estimators import hooks, and not the other way round.
         if not callable(getattr(estimator, "evaluate", None)):
             raise TypeError(
                 f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."

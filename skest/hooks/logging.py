@@ -165,6 +165,7 @@ class ProgressBarHook(Hook):
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Let the bar grow, and now and then show the loss."""
+        # Twice a second: reading the loss waits for the device.
         if loss is not None and self._timer.is_due(run.n_taken):
             self._timer.mark(run.n_taken)
             self._show_loss(loss)
@@ -242,6 +243,7 @@ class ProfilerHook(Hook):
     def before_step(self, run: Run) -> None:
         """Begin a trace if it is due."""
         if self._timer.is_due(run.global_step):
+            # One step by itself, since torch keeps all of a trace in memory.
             activities = [ProfilerActivity.CPU]
             if torch.cuda.is_available():
                 activities.append(ProfilerActivity.CUDA)

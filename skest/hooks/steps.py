@@ -127,6 +127,7 @@ class CheckpointSaverHook(Hook):
             listener.end(run)
 
     def _save(self, run: Run, *, is_saved: bool = False) -> None:
+        # Here too, where `NanLossHook` is not used, or has not looked yet.
         if run.loss_is_nan:
             return  # the last checkpoint before it stays
         for listener in self.listeners:
@@ -326,6 +327,7 @@ class LRScheduleHook(Hook):
         for optimizer, function in zip(optimizers, functions, strict=True):
             if function is None:
                 continue
+            # Of two that set one number, the last would win without a word.
             for scheduler in run.spec.lr_schedulers:
                 if is_scheduler_of(scheduler, optimizer):
                     raise ValueError(
