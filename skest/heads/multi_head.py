@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from skest.core.checks import check_not_negative
-from skest.feature_columns.cells import as_cells
 from skest.heads.base import REGULARIZATION_LOSS, Head
 from skest.heads.labels import WeightColumn, with_columns
-from skest.heads.multi_label import MultiLabelHead
+from skest.heads.multi_label import MultiLabelHead, as_cells
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import MetricKeys
 from skest.metrics import Mean, Metric
@@ -458,7 +457,7 @@ def encode_with_gaps(
     if isinstance(labels, Mapping) and labels.keys() == {_LABELS, _KNOWN}:
         return dict(labels)
     # A list of lists is one list of classes for each row, not a matrix.
-    if isinstance(head, MultiLabelHead) and isinstance(labels, list | tuple):
+    if isinstance(head, MultiLabelHead):
         labels = as_cells(labels)
     array = _as_array(labels)
     if array is not None and head._label_dimension == 1:

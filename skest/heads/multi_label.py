@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from skest.core.checks import check_integer
-from skest.feature_columns.cells import as_cells
 from skest.heads.classification import (
     check_thresholds,
     threshold_inputs,
@@ -177,9 +176,7 @@ class MultiLabelHead(SingleTaskHead):
             labels = labels.toarray()
         elif isinstance(labels, Tensor):
             labels = labels.to_dense()
-        elif isinstance(labels, list | tuple):
-            labels = as_cells(labels)  # lists of lists are no matrix
-        cells = None if isinstance(labels, Tensor) else _lists(labels)
+        cells = None if isinstance(labels, Tensor) else _lists(as_cells(labels))
         if cells is None:
             return super().encode_labels(labels, ndim)
         return as_tensor(self._indicators(cells), labels)
@@ -261,6 +258,13 @@ class MultiLabelHead(SingleTaskHead):
             inputs[f"{MetricKeys.AUC}/{name}"] = column
             inputs[f"{MetricKeys.AUC_PR}/{name}"] = column
         return inputs
+
+
+def as_cells(labels: Any) -> Any:
+    """Return a list of lists as an array of them, so that nobody takes it for a matrix."""
+    if isinstance(labels, list | tuple) and any(isinstance(c, _LISTS) for c in labels):
+        return np.fromiter(labels, dtype=object, count=len(labels))
+    return labels
 
 
 def _lists(labels: Any) -> Any:

@@ -413,6 +413,8 @@ class Timer:
 
     def restarted(self) -> "Timer":
         """Return a timer that says when the same is due in another run."""
+        # A hook may serve several runs, and steps of one say nothing about those of
+        # another.
         return Timer(self._every_steps, self._every_secs, self._clock)
 
     def is_due(self, step: int) -> bool:

@@ -182,6 +182,7 @@ class StopAtStepHook(Hook):
             self._stop_at = run.start_step + self._num_steps
         elif self._last_step is not None:
             self._stop_at = self._last_step
+        # A training that goes on from a checkpoint may be there already.
         self._stop_if_reached(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -260,6 +261,7 @@ class GlobalStepWaiterHook(Hook):
 
     def before_step(self, run: Run) -> None:
         """Wait, the first time."""
+        # Once: a worker that has begun waits for nobody.
         read_step, self._read_step = self._read_step, None
         if read_step is None:
             return

@@ -279,6 +279,8 @@ def _shares(weight: Any, n_rows: int) -> NDArray[np.float64]:
         raise ValueError(
             "'sampling_weight' must be finite and not negative, and not all zero."
         )
+    # Without rows of weight 0 at the end, on which a draw that is rounded up would
+    # fall.
     return np.cumsum(weight)[: np.flatnonzero(weight)[-1] + 1]
 
 

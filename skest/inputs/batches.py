@@ -253,6 +253,7 @@ def tensor_batches(
         return _table_batches(table, x, y, device)
 
     if source.table is not None and rows_at_once is not None:
+        # Lazily: a piece is encoded when the one before is used up and let go.
         pieces = source.table.pieces(rows_at_once)
         return chain.from_iterable(map(batches_of, pieces))
     if source.table is not None:
@@ -397,6 +398,7 @@ def _map_leaves(data: Any, function: Callable[[Any], Any]) -> Any:
         return None
     if isinstance(data, Tensor):
         return function(data)
+    # dict by itself, since to ask for an abstract class takes several times as long.
     if isinstance(data, dict | Mapping):
         return {key: _map_leaves(value, function) for key, value in data.items()}
     if isinstance(data, tuple):

@@ -146,6 +146,7 @@ class FileBatches:
         """Yield tables of whole batches, mixed if that is wanted, up to the last rows."""
         import pyarrow as pa
 
+        # Of the seed and the number of the epoch alone: a resumed training jumps to it.
         rng = np.random.default_rng(
             np.random.SeedSequence(self.seed, spawn_key=(epoch,))
         )

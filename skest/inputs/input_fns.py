@@ -453,6 +453,8 @@ def _find(paths: Paths) -> list[str]:
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found: dict[str, None] = {}
     for path in (str(Path(one)) for one in given):
+        # Sorted, since file systems list files in any order, and that of the rows
+        # follows from it.
         matches = sorted(glob(path, recursive=True)) if has_magic(path) else [path]
         files = [match for match in matches if Path(match).is_file()]
         if not files:
@@ -483,6 +485,7 @@ def _fragments(pa: Any, files: list[str], file_format: Any) -> list[Any]:
     fragments = []
     for file in files:
         try:
+            # One by one: of several, Arrow would take the types of the first for all.
             dataset = pa.dataset.dataset(file, format=file_format)
             fragments += list(dataset.get_fragments())
         except pa.ArrowException as error:

@@ -291,6 +291,7 @@ class Pipeline:
         """
         pipeline = copy.copy(self)
         pipeline._n_skipped += n_elements
+        # With the same seeds, what a `cache` holds is good.
         if list(seeds) != self.seeds:
             own = len(_seeds_of(self._source))
             if isinstance(self._source, Resumable):
@@ -370,6 +371,7 @@ class _OneShot:
 
 
 def _as_source(source: Any) -> Any:
+    # A frame gives the names of its columns, a string its letters: never what is meant.
     is_table = isinstance(source, Mapping | str | bytes) or hasattr(
         type(source), "columns"
     )
@@ -397,6 +399,7 @@ def _is_map_style(source: Any) -> bool:
 def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:
     """Yield the elements of a pass through a source from position `skip` on."""
     if _is_map_style(source):
+        # By its length, since a dataset of torch need not raise IndexError at its end.
         yield from (source[i] for i in range(skip, len(source)))
     elif isinstance(source, _OneShot):
         yield from islice(source, skip, None)
@@ -438,6 +441,7 @@ def _reseeded(stages: Iterable[Any], seeds: Iterator[int]) -> Iterator[Stage]:
 
 def _describe(stage: Any) -> str:
     """Return a stage as it was called, without functions and seeds."""
+    # Functions have no text that is the same in another process.
     names = [f.name for f in fields(stage) if f.type in (int, bool, int | None)]
     values = [f"{n}={getattr(stage, n)}" for n in names if n != "seed"]
     return f"{type(stage).__name__.lower()}({', '.join(values)})"

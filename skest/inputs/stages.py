@@ -65,6 +65,7 @@ class Filter(Stage):
     def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield what is kept."""
         with opened(0, epochs) as before:
+            # Which elements are kept is known only by asking about each.
             yield from islice(filter(self.predicate, before), skip, None)
 
 
@@ -187,6 +188,7 @@ class Cache(Stage):
                 elements.append(element)
                 if len(elements) > skip:
                     yield element
+        # Only now: a pass that was broken off would end all later ones early.
         self._kept[:] = [elements]
 
 
@@ -311,9 +313,11 @@ def prefetched(
                     ready.put((element, None))
                     if element is _END:
                         break
+        # All of them: the reader would wait for ever for a thread that has ended.
         except BaseException as error:
             ready.put((None, error))
 
+    # A daemon, for a program that ends must not wait for who waits for a slot.
     thread = threading.Thread(target=work, name="skest-prefetch", daemon=True)
     thread.start()
     try:
