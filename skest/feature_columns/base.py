@@ -229,20 +229,18 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         # A network's vectors cannot be learned from X.
         self.check_refit()
         table = Table(X).with_target(y)
-        if sample_weight is not None:
-            sample_weight = check_sample_weight(
-                sample_weight,
-                np.empty(table.n_rows),
-                dtype=np.float64,
-                ensure_non_negative=True,
-            )
-        fitted = self.fitted(table, sample_weight)
         # Before anything is kept: what an earlier fit has learned outlives one that
         # fails.
-        fitted._check_encodes(table)
+        fitted = self.fitted_alone(table, checked_weight(sample_weight, table))
         self._adopt(fitted)
-        self._remember_features(table)
         return self
+
+    def fitted_alone(self, table: Table, sample_weight: np.ndarray | None) -> Self:
+        """Return a fitted copy that encodes the table and remembers its columns."""
+        column = self.fitted(table, sample_weight)
+        column._check_encodes(table)
+        column._remember_features(table)
+        return column
 
     def _check_encodes(self, table: Table) -> None:
         """Refuse what the column cannot take."""
@@ -507,6 +505,17 @@ def check_key(key: Any, owner: str, parameter: str = "key") -> None:
             f"'{parameter}' of {owner} must be the name (str) or position (int) of a raw "
             f"column; got {key!r}."
         )
+
+
+def checked_weight(sample_weight: Any, table: Table) -> np.ndarray | None:
+    """Return weights of the rows of a table, as float64, after scikit-learn's check."""
+    if sample_weight is None:
+        return None
+    rows = np.empty(table.n_rows)
+    weight: np.ndarray = check_sample_weight(
+        sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+    )
+    return weight
 
 
 def check_categorical(column: Any, owner: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 import torch
-from sklearn.base import TransformerMixin, clone
+from sklearn.base import TransformerMixin
 from torch import Tensor
 
 from skest.core.checks import check_choice
@@ -21,6 +21,7 @@ from skest.feature_columns.base import (
     FeaturesIn,
     as_csr,
     as_dense,
+    checked_weight,
     innermost,
 )
 from skest.feature_columns.choice import chosen_columns
@@ -207,10 +208,10 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             is_dense = all(isinstance(column, DenseColumn) for _, column in named)
             kind = "dense" if is_dense else "linear"
             named = self.with_inferred(table, table.keys, kind)._named_columns
-        fitted = [
-            (name, clone(column).fit(table, y, sample_weight)) for name, column in named
-        ]
-        self.columns_ = fitted
+        table = table.with_target(y)
+        weight = checked_weight(sample_weight, table)
+        # All before any is kept, so that what an earlier fit learned outlives a refusal.
+        self.columns_ = [(n, column.fitted_alone(table, weight)) for n, column in named]
         self._remember_features(table)
         return self
 
