@@ -571,6 +571,7 @@ def computed_together(
     """
     if len(networks) == 1:
         return [networks[0](numbers[0])]
+    # Of 20 columns, a step with 256 rows takes 1.7 ms so in place of 3.0.
     parameters = zip(*(network.parameters() for network in networks), strict=True)
     joined = [torch.cat(several) for several in parameters]
     found = _with_waves(torch.cat(list(numbers), dim=1), *joined)

@@ -375,13 +375,7 @@ class VocabularyListColumn(VocabularyColumn):
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
-        # repr, for 1 (a count) and 1.0 (a share) are equal and mean different things.
-        chosen = (repr(self.min_frequency), self.max_categories)
-        vocabulary = table.learned(
-            ("vocabulary", self.key, self.delimiter, self.dtype, chosen),
-            sample_weight,
-            partial(self._most_frequent, table, sample_weight),
-        )
+        vocabulary = self._most_frequent(table, sample_weight)
         self._check_default(len(vocabulary))
         return {"vocabulary_": vocabulary}
 
