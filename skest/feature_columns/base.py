@@ -231,11 +231,11 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         table = Table(X).with_target(y)
         # Before anything is kept: what an earlier fit has learned outlives one that
         # fails.
-        fitted = self.fitted_alone(table, checked_weight(sample_weight, table))
+        fitted = self._fitted_alone(table, checked_weight(sample_weight, table))
         self._adopt(fitted)
         return self
 
-    def fitted_alone(self, table: Table, sample_weight: np.ndarray | None) -> Self:
+    def _fitted_alone(self, table: Table, sample_weight: np.ndarray | None) -> Self:
         """Return a fitted copy that encodes the table and remembers its columns."""
         column = self.fitted(table, sample_weight)
         column._check_encodes(table)

@@ -211,7 +211,9 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         table = table.with_target(y)
         weight = checked_weight(sample_weight, table)
         # All before any is kept, so that what an earlier fit learned outlives a refusal.
-        self.columns_ = [(n, column.fitted_alone(table, weight)) for n, column in named]
+        self.columns_ = [
+            (n, column._fitted_alone(table, weight)) for n, column in named
+        ]
         self._remember_features(table)
         return self
 

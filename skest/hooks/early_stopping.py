@@ -129,6 +129,7 @@ def make_early_stopping_hook(
     >>> hook = make_early_stopping_hook(estimator, Path("enough").exists)
     """
     check_estimator(estimator)
+    # Here, and not an hour later, when it is called for the first time.
     if not callable(should_stop_fn):
         raise TypeError(
             "'should_stop_fn' must be a function without arguments; got "

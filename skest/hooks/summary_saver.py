@@ -155,6 +155,7 @@ class SummarySaverHook(Hook):
         if run.spec.summaries is None or run.batch is None:
             return
         features, labels = run.batch
+        # Computed a second time, at few steps, rather than kept at all of them.
         with without_traces(run.spec):
             logits = run.network(features)
             for name, value in run.spec.summaries(labels, logits, features).items():
@@ -213,6 +214,7 @@ def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
         for group in groups
         if "lr" in group
     ]
+    # Numbers say little, but a name that two groups have would say something wrong.
     if "" in names or len(set(names)) < len(names):
         names = [str(number) for number in range(len(names))]
     return {f"{_TAG}/{n}": rate for n, rate in zip(names, rates, strict=True)}

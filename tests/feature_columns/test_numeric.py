@@ -13,8 +13,11 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
 from skest.feature_columns import numeric_column
-from skest.feature_columns.encoding import with_feature_names
-from skest.feature_columns.infer import infer_feature_columns, with_piecewise
+from skest.feature_columns.infer import (
+    infer_feature_columns,
+    with_feature_names,
+    with_piecewise,
+)
 
 NAN = np.nan
 
