@@ -411,7 +411,7 @@ class Timer:
         self._last_step: int | None = None
         self._last_time = 0.0
 
-    def restarted(self) -> "Timer":
+    def _restarted(self) -> "Timer":
         """Return a timer that says when the same is due in another run."""
         # A hook may serve several runs, and steps of one say nothing about those of
         # another.

@@ -70,7 +70,7 @@ class EarlyStoppingHook(Hook):
     def begin(self, run: Run) -> None:
         """Ask the rule whether training ended earlier."""
         # Else an evaluator that has ended the training would see it begin again.
-        self._timer = self._timer.restarted()
+        self._timer = self._timer._restarted()
         self._ask(run)
 
     def after_step(self, run: Run, loss: Any) -> None:

@@ -103,7 +103,7 @@ class InMemoryEvaluatorHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Evaluate what training starts from."""
-        self._timer, self.results = self._timer.restarted(), {}
+        self._timer, self.results = self._timer._restarted(), {}
         self._evaluate(run)
 
     def after_step(self, run: Run, loss: Any) -> None:

@@ -43,7 +43,7 @@ class LoggingHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Start the clock."""
-        self._timer = self._timer.restarted()
+        self._timer = self._timer._restarted()
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Log a line if it is due."""
@@ -104,7 +104,7 @@ class StepCounterHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Start the clock."""
-        self._timer, self.steps_per_sec = self._timer.restarted(), None
+        self._timer, self.steps_per_sec = self._timer._restarted(), None
         self._timer.mark(run.global_step)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -161,7 +161,7 @@ class ProgressBarHook(Hook):
         if self._bar is not None:  # of a run that has failed
             self._bar.close()
         self._bar = tqdm(total=n_steps, desc=run.mode, unit=" steps")
-        self._timer = self._timer.restarted()
+        self._timer = self._timer._restarted()
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Let the bar grow, and now and then show the loss."""
@@ -237,7 +237,7 @@ class ProfilerHook(Hook):
             )
         if self._profile is not None:  # the step that it traced has failed
             self._profile.stop()
-        self._profile, self._timer = None, self._timer.restarted()
+        self._profile, self._timer = None, self._timer._restarted()
         self._timer.mark(run.global_step)
 
     def before_step(self, run: Run) -> None:

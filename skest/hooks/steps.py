@@ -102,7 +102,7 @@ class CheckpointSaverHook(Hook):
         for listener in self.listeners:
             listener.begin(run)
         if self._timer is not None:
-            self._timer = self._timer.restarted()
+            self._timer = self._timer._restarted()
             self._timer.mark(run.global_step)
             # tf.estimator saves step 0, too: an evaluator has something to begin with.
             self._save(run, is_saved=run.saved_step == run.global_step)

@@ -105,7 +105,7 @@ class SummarySaverHook(Hook):
                 "SummarySaverHook writes files, but the Estimator has no model_dir. Pass "
                 "'output_dir'."
             )
-        self._timer = self._timer.restarted()
+        self._timer = self._timer._restarted()
         self._forget()
 
     def before_step(self, run: Run) -> None:
