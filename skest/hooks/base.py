@@ -365,6 +365,18 @@ class EpochwiseHook(Hook):
         self.end_epoch(run)
 
 
+def output_directory(
+    given: str | os.PathLike[str] | None, run: Run, owner: str
+) -> Path:
+    """Return where a hook writes files: what it was given, or ``model_dir``."""
+    directory = run.model_dir if given is None else Path(given)
+    if directory is None:
+        raise ValueError(
+            f"{owner} writes files, but the Estimator has no model_dir. Pass 'output_dir'."
+        )
+    return directory
+
+
 class Timer:
     """Says when something that happens every n steps or seconds is due.
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from skest.hooks.base import Hook, Run, Timer
+from skest.hooks.base import Hook, Run, Timer, output_directory
 
 _logger = logging.getLogger("skest")
 _SECONDS_A_LOSS = 0.5
@@ -225,16 +225,13 @@ class ProfilerHook(Hook):
     ) -> None:
         self._timer = Timer(save_steps, save_secs)
         self._output_dir = output_dir
+        self._directory = Path()  # that of the run
         self._show_memory = show_memory
         self._profile: profile | None = None
 
     def begin(self, run: Run) -> None:
         """Find the directory, and start the clock."""
-        if self._directory(run) is None:
-            raise ValueError(
-                "ProfilerHook writes files, but the Estimator has no model_dir. Pass "
-                "'output_dir'."
-            )
+        self._directory = output_directory(self._output_dir, run, "ProfilerHook")
         if self._profile is not None:  # the step that it traced has failed
             self._profile.stop()
         self._profile, self._timer = None, self._timer._restarted()
@@ -254,19 +251,13 @@ class ProfilerHook(Hook):
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Write the trace of this step."""
-        directory = self._directory(run)
-        if self._profile is None or directory is None:
+        if self._profile is None:
             return
         self._profile.stop()
         # The number that `before_step` goes by.
         self._timer.mark(run.global_step - 1)
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"trace-{run.global_step}.json"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"trace-{run.global_step}.json"
         self._profile.export_chrome_trace(os.fspath(path))
         self._profile = None
         _logger.info("step %d: trace written to %s", run.global_step, path)
-
-    def _directory(self, run: Run) -> Path | None:
-        if self._output_dir is not None:
-            return Path(self._output_dir)
-        return run.model_dir

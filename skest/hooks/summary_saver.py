@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from skest.core.random import draws_from_global_generator, restorer
-from skest.hooks.base import Hook, Run, Timer
+from skest.hooks.base import Hook, Run, Timer, output_directory
 from skest.hooks.summaries import (
     MISSING_TENSORBOARD,
     SummaryWriter,
@@ -100,11 +100,7 @@ class SummarySaverHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Find the directory, and start the clock."""
-        if self._output_dir is None and run.model_dir is None:
-            raise ValueError(
-                "SummarySaverHook writes files, but the Estimator has no model_dir. Pass "
-                "'output_dir'."
-            )
+        output_directory(self._output_dir, run, "SummarySaverHook")
         self._timer = self._timer._restarted()
         self._forget()
 
