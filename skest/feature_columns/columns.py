@@ -197,8 +197,6 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         """
         # Before anything is learned, so that a refusal leaves all as it was.
         for _, column in vars(self).get("columns_", ()):
-            # A network's vectors are in one column of many; the other columns must not
-            # be lost either.
             column.check_refit()
         self._validate()
         table = Table(X)
