@@ -37,8 +37,11 @@ from skest.feature_columns.columns import (
     as_feature_columns,
     unread_keys,
 )
-from skest.feature_columns.encoding import with_feature_names
-from skest.feature_columns.infer import infer_feature_columns, with_piecewise
+from skest.feature_columns.infer import (
+    infer_feature_columns,
+    with_feature_names,
+    with_piecewise,
+)
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import take_rows
 

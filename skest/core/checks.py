@@ -21,8 +21,10 @@ import numpy as np
 _REAL = int | float | np.integer | np.floating
 
 
-def check_integer(value: Any, name: str, owner: str, minimum: int) -> None:
-    """Raise unless `value` is an integer of at least `minimum`.
+def check_integer(
+    value: Any, name: str, owner: str, minimum: int, maximum: int | None = None
+) -> None:
+    """Raise unless `value` is an integer in a range.
 
     Parameters
     ----------
@@ -32,15 +34,15 @@ def check_integer(value: Any, name: str, owner: str, minimum: int) -> None:
         Name of the parameter.
     owner : str
         Whose parameter it is, as it should read in the message.
-    minimum : int
-        The smallest allowed value.
+    minimum, maximum : int
+        The smallest and the largest allowed value; None is no limit.
 
     Raises
     ------
     TypeError
         If `value` is no integer; True and False are none.
     ValueError
-        If it is smaller than `minimum`.
+        If it is out of range.
 
     Examples
     --------
@@ -50,14 +52,15 @@ def check_integer(value: Any, name: str, owner: str, minimum: int) -> None:
     ValueError: 'dimension' of column 'c' must be an integer of at least 1; got 0.
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        if value >= minimum:
+        if minimum <= value and (maximum is None or value <= maximum):
             return
         error: type[Exception] = ValueError
     else:
         error = TypeError
-    raise error(
-        f"'{name}' of {owner} must be an integer of at least {minimum}; got {value!r}."
-    )
+    allowed = f"of at least {minimum}"
+    if maximum is not None:
+        allowed = f"from {minimum} to {maximum}"
+    raise error(f"'{name}' of {owner} must be an integer {allowed}; got {value!r}.")
 
 
 def check_positive(value: Any, name: str, owner: str) -> None:
@@ -130,6 +133,23 @@ def check_steps(**named: int | None) -> None:
             raise TypeError(f"'{name}' must be an integer; got {value!r}.")
         if value <= 0:
             raise ValueError(f"'{name}' must be positive; got {value}.")
+
+
+def check_exactly_one(**named: Any) -> None:
+    """Raise ValueError unless one argument is given, that is: not None.
+
+    Examples
+    --------
+    >>> check_exactly_one(every_steps=100, every_secs=60)
+    Traceback (most recent call last):
+        ...
+    ValueError: Exactly one of 'every_steps' and 'every_secs' must be given; got 100 and 60.
+    """
+    if sum(value is not None for value in named.values()) != 1:
+        raise ValueError(
+            f"Exactly one of {' and '.join(map(repr, named))} must be given; got "
+            f"{' and '.join(map(repr, named.values()))}."
+        )
 
 
 def as_tuple(values: Several[T]) -> tuple[T, ...]:

@@ -41,6 +41,7 @@ class FeaturesIn:
             ("n_features_in_", table.n_features),
             ("feature_names_in_", table.feature_names),
         ):
+            # A dict has neither: what a frame had must not be asked of it.
             self.__dict__.pop(name, None)
             if value is not None:
                 setattr(self, name, value)
@@ -73,6 +74,7 @@ class FeaturesIn:
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]
+        # What scikit-learn's own checks, and pipelines around the columns, go by.
         tags.input_tags.dict = True
         tags.transformer_tags.preserves_dtype = []  # parameters of columns say it
         tags.input_tags.allow_nan = self.allows_missing
@@ -92,6 +94,7 @@ class FeaturesIn:
         n_features = vars(self).get("n_features_in_")
         names = vars(self).get("feature_names_in_")
         table = Table(X)
+        # A Table has the right names already, and the columns of a dict have no order.
         if table is X or table.n_features is None or n_features is None:
             return table
         if table.feature_names is None or names is None:
@@ -193,6 +196,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         """
         # Not sklearn.base.clone, which would copy a long vocabulary and check every
         # parameter.
+        # A copy, so that what the user gave stays as it was given: `clone` and searches
+        # need that.
         column = type(self)(**self.get_params(deep=False)).validated()
         column.__dict__.update(column._learn(table, sample_weight))
         return column
@@ -224,20 +229,18 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         # A network's vectors cannot be learned from X.
         self.check_refit()
         table = Table(X).with_target(y)
-        if sample_weight is not None:
-            sample_weight = check_sample_weight(
-                sample_weight,
-                np.empty(table.n_rows),
-                dtype=np.float64,
-                ensure_non_negative=True,
-            )
-        fitted = self.fitted(table, sample_weight)
         # Before anything is kept: what an earlier fit has learned outlives one that
         # fails.
-        fitted._check_encodes(table)
+        fitted = self._fitted_alone(table, checked_weight(sample_weight, table))
         self._adopt(fitted)
-        self._remember_features(table)
         return self
+
+    def _fitted_alone(self, table: Table, sample_weight: np.ndarray | None) -> Self:
+        """Return a fitted copy that encodes the table and remembers its columns."""
+        column = self.fitted(table, sample_weight)
+        column._check_encodes(table)
+        column._remember_features(table)
+        return column
 
     def _check_encodes(self, table: Table) -> None:
         """Refuse what the column cannot take."""
@@ -248,6 +251,7 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
 
     def _adopt(self, fitted: Self) -> None:
         """Replace what has been learned by what `fitted` has learned."""
+        # All of it goes: with other parameters, another fit may learn less.
         for name in [name for name in vars(self) if _is_learned(name)]:
             delattr(self, name)
         learned = {n: v for n, v in vars(fitted).items() if _is_learned(n)}
@@ -297,6 +301,7 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
 
     def matrix(self, table: Table) -> Matrix:
         """Return the plain matrix of shape (n_rows, n_outputs), maybe sparse."""
+        # Two dimensions are all that scikit-learn's transformers may return.
         if self.length_key is not None:
             raise ValueError(
                 f"Column {self.name!r} is a sequence and cannot become a plain matrix. "
@@ -382,20 +387,18 @@ class CategoricalColumn(FeatureColumn):
     is_summed : bool
         Whether the weights of its ids are numbers of the data, which are multiplied with
         what is learned and summed, whatever the combiner.
+    has_inverse : bool
+        Whether ids can be turned back into categories; not if it hashes them.
     """
 
     is_summed: ClassVar[bool] = False
+    has_inverse: ClassVar[bool] = True
     _transforms_to_sparse = True
 
     @property
     def num_buckets(self) -> int:
         """Number of ids."""
         raise NotImplementedError
-
-    @property
-    def has_inverse(self) -> bool:
-        """Whether ids can be turned back into categories; not if it hashes them."""
-        return True
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all cells, and which cells hold a value at all.
@@ -504,6 +507,27 @@ def check_key(key: Any, owner: str, parameter: str = "key") -> None:
         )
 
 
+def checked_weight(sample_weight: Any, table: Table) -> np.ndarray | None:
+    """Return weights of the rows of a table, as float64, after scikit-learn's check."""
+    if sample_weight is None:
+        return None
+    rows = np.empty(table.n_rows)
+    weight: np.ndarray = check_sample_weight(
+        sample_weight, rows, dtype=np.float64, ensure_non_negative=True
+    )
+    return weight
+
+
+def check_categorical(column: Any, owner: str) -> None:
+    """Raise unless what a column is over is categorical, and right itself."""
+    if not isinstance(column, CategoricalColumn):
+        raise TypeError(
+            f"'categorical_column' of {owner} must be a categorical or bucketized "
+            f"column; got {column!r}."
+        )
+    column.validated()
+
+
 def as_dense(matrix: Matrix) -> np.ndarray:
     """Return a matrix, sparse or not, as an ndarray."""
     return matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
@@ -591,11 +615,6 @@ class OverCategorical(FeatureColumn):
         """Return those of the categorical column."""
         return self.categorical.training_features(table, sample_weight, generator)
 
-    @property
-    def has_inverse(self) -> bool:
-        """Whether the categorical column has an inverse."""
-        return self.categorical_column.has_inverse
-
     def inverse(self, ids: Any) -> np.ndarray:
         """Return the categories that ids stand for, see `CategoricalColumn.inverse`."""
         return self.categorical.inverse(ids)
@@ -618,8 +637,8 @@ class CategoricalOver(OverCategorical, CategoricalColumn):
 
 
 def innermost(column: Any) -> Any:
-    """Return what gives the ids, inside of weights and sequences."""
-    while isinstance(column, CategoricalOver):
+    """Return what gives the ids, inside of vectors, weights and sequences."""
+    while isinstance(column, OverCategorical):
         column = column.categorical_column
     return column
 

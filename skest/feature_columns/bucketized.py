@@ -126,6 +126,7 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
 
     def _validate(self) -> None:
         owner = self._validate_source("bucketized")
+        # As TensorFlow, whose ids are numbered along this one dimension.
         if len(self.source_column.cell_shape) != 1:
             raise ValueError(
                 f"The source of {owner} must have a shape of one dimension; got "
@@ -164,6 +165,7 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
         ends = np.concatenate([[-np.inf], self.cuts, [np.inf]])
+        # Closed on the left, as `ids` has a boundary in the bucket above it.
         intervals = pd.IntervalIndex.from_breaks(ends, closed="left")
         return intervals.astype(object).to_numpy()[ids % len(intervals)]
 

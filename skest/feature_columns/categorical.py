@@ -14,7 +14,7 @@ from skest.feature_columns.cells import Factorized, without
 from skest.feature_columns.table import Key, Table
 
 CELL_DTYPES = (None, "string", "int64")
-_LARGEST_HASH = 2**32
+_LARGEST_HASH = 2**32  # so many hashes there are
 _NO_ID = np.array([-1])
 
 
@@ -33,10 +33,6 @@ class KeyedCategoricalColumn(CategoricalColumn):
         """Return the ids of distinct values, -1 for none."""
         raise NotImplementedError
 
-    def _distinct_ids(self, table: Table, distinct: np.ndarray) -> np.ndarray:
-        """Return the ids of the distinct values of the column of a table."""
-        return self._ids_of(distinct)
-
     def _check_cells(self, cells: Factorized) -> None:
         """Raise ValueError if the cells have a type that this column cannot take."""
 
@@ -52,7 +48,7 @@ class KeyedCategoricalColumn(CategoricalColumn):
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
         # The code of a missing cell, -1, wraps to the last place.
-        ids = np.concatenate([self._distinct_ids(table, cells.distinct), _NO_ID])
+        ids = np.concatenate([self._ids_of(cells.distinct), _NO_ID])
         return ids.take(codes, mode="wrap"), codes >= 0
 
 
@@ -115,12 +111,8 @@ class IdentityColumn(KeyedCategoricalColumn):
         check_key(self.key, owner)
         check_integer(self.num_buckets, "num_buckets", owner, minimum=1)
         if self.default_value is not None:
-            check_integer(self.default_value, "default_value", owner, minimum=0)
-            if self.default_value >= self.num_buckets:
-                raise ValueError(
-                    f"'default_value' of {owner} must be less than 'num_buckets', "
-                    f"{self.num_buckets}; got {self.default_value}."
-                )
+            last = self.num_buckets - 1
+            check_integer(self.default_value, "default_value", owner, 0, last)
 
     def _check_cells(self, cells: Factorized) -> None:
         if cells.are_strings:
@@ -220,22 +212,15 @@ class HashBucketColumn(KeyedCategoricalColumn):
         """The parameter `hash_bucket_size`."""
         return self.hash_bucket_size
 
-    @property
-    def has_inverse(self) -> bool:
-        """False: several values may share a bucket."""
-        return False
+    has_inverse = False  # several values may share a bucket
 
     def _validate(self) -> None:
         owner = f"hash bucket column {self.key!r}"
         check_key(self.key, owner)
-        check_integer(self.hash_bucket_size, "hash_bucket_size", owner, minimum=1)
+        size = self.hash_bucket_size
+        check_integer(size, "hash_bucket_size", owner, 1, _LARGEST_HASH)
         check_choice(self.dtype, "dtype", owner, CELL_DTYPES)
         check_delimiter(self.delimiter, owner, self.dtype)
-        if self.hash_bucket_size > _LARGEST_HASH:
-            raise ValueError(
-                f"'hash_bucket_size' of {owner} must be at most {_LARGEST_HASH}, the "
-                f"number of hashes; got {self.hash_bucket_size}."
-            )
 
     def _check_cells(self, cells: Factorized) -> None:
         if self.dtype is not None:
@@ -264,6 +249,8 @@ def check_delimiter(delimiter: Any, owner: str, dtype: str | None) -> None:
 
 def present_codes(cells: Factorized) -> np.ndarray:
     """Codes of cells, with -1 also where the cell is the integer -1."""
+    # Among strings, "-1" is a value like others; TensorFlow, too, reads only the
+    # integer so.
     if not cells.are_integers:
         return cells.codes
     return without(cells.codes, np.flatnonzero(cells.distinct == -1))

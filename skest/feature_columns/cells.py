@@ -12,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from itertools import chain
 from numbers import Real
+from reprlib import repr as shown
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -26,8 +27,6 @@ Cells = np.ndarray | pd.Series
 _EXACT_INTEGERS = 2.0**53
 _NUMBERS_AMONG_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal")
 TIMES_AMONG_OBJECTS = ("date", "datetime", "period", "time", "timedelta")
-# How much of a value a message shows: characters, and bits of an integer.
-_MOST_SHOWN, _LONGEST_INTEGER = 80, 256
 
 
 class Factorized(NamedTuple):
@@ -150,7 +149,7 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
         )
         raise TypeError(
             # "argument must be a string or a number": scikit-learn's checks want that.
-            f"Column {key!r} holds {_shown(wrong)} ({type(wrong).__name__}); a cell used "
+            f"Column {key!r} holds {shown(wrong)} ({type(wrong).__name__}); a cell used "
             "as argument must be a string or an integer number, or a list of them. "
             f"{advice}"
         ) from error
@@ -184,6 +183,7 @@ def _check_not_merged(present: np.ndarray, distinct: np.ndarray, key: Hashable) 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:
     """Distinct values as int64 or as str objects."""
     kind = distinct.dtype.kind
+    # TensorFlow's vocabularies are of strings or integers; strings say which is which.
     if kind == "b":
         return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
@@ -230,10 +230,11 @@ def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
 
 def _as_int64(distinct: np.ndarray, key: Hashable) -> np.ndarray:
     limits = np.iinfo(np.int64)
+    # astype would wrap a uint64 beyond the range to another id without a word.
     for extreme in (distinct.min(), distinct.max()) if len(distinct) else ():
         if not limits.min <= extreme <= limits.max:
             raise ValueError(
-                f"Column {key!r} holds the integer {_shown(int(extreme))}, which is "
+                f"Column {key!r} holds the integer {shown(int(extreme))}, which is "
                 "outside the range of int64. Convert the column to strings."
             )
     return distinct.astype(np.int64)
@@ -307,6 +308,7 @@ def numbers(cells: Cells, key: Hashable) -> np.ndarray:
         values = cells
     if values.dtype.kind in "SUT":
         values = values.astype(object)
+    # Of Python's own types, by pandas or CSV files; all else is judged by its dtype.
     if values.dtype.kind == "O":
         return _numbers_of_objects(values, key)
     if values.dtype.kind not in "biuf":
@@ -340,6 +342,8 @@ def warn_of_merged(values: np.ndarray, dtype: Any, key: Hashable) -> None:
     n_bits = np.finfo(dtype).nmant + 1  # up to 2 ** n_bits, all of them are held
     if max(int(values.max()), -int(values.min())) <= 2**n_bits:
         return
+    # Timestamps lose some digits and nothing is lost; ids become alike, and a model
+    # learns nonsense.
     n_distinct, n_left = (len(np.unique(v)) for v in (values, values.astype(dtype)))
     if 2 * n_left < n_distinct:
         wider = "give dtype='float64', or " if dtype.itemsize < 8 else ""
@@ -371,7 +375,7 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     except OverflowError as error:
         reals: list[Any] = [value for value in present if isinstance(value, Real)]
         raise ValueError(
-            f"Column {key!r} holds {_shown(max(reals, key=abs))}, which is too large for "
+            f"Column {key!r} holds {shown(max(reals, key=abs))}, which is too large for "
             "a float. Scale the column, for example by taking logarithms."
         ) from error
     except (TypeError, ValueError) as error:
@@ -388,13 +392,9 @@ def holds_numbers(cells: Cells) -> bool:
         found = infer_dtype(values, skipna=True)
         if found.startswith("mixed"):  # decimals and fractions among other numbers
             kinds = set(map(type, values[~pd.isna(values)]))
-            return all(map(_is_kind_of_number, kinds))
+            return all(issubclass(k, Real | Decimal) and k is not bool for k in kinds)
         return found in _NUMBERS_AMONG_OBJECTS
     return cells.dtype.kind in "iuf"
-
-
-def _is_kind_of_number(kind: type) -> bool:
-    return issubclass(kind, Real | Decimal) and not issubclass(kind, bool)
 
 
 def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:
@@ -420,19 +420,11 @@ def _refuse_times(key: Hashable, kind: str) -> NoReturn:
 
 def _refuse_mix(distinct: np.ndarray, key: Hashable) -> NoReturn:
     kinds = {type(value): value for value in distinct[::-1]}
-    examples = " and ".join(f"{_shown(v)} ({k.__name__})" for k, v in kinds.items())
+    examples = " and ".join(f"{shown(v)} ({k.__name__})" for k, v in kinds.items())
     raise ValueError(
         f"Column {key!r} must hold either strings or integers only; got {examples}. "
         "Convert the column to one type, e.g. with pandas.to_numeric or .astype(str)."
     )
-
-
-def _shown(value: Any) -> str:
-    """Show a value in a message, in short."""
-    if isinstance(value, int) and value.bit_length() > _LONGEST_INTEGER:
-        return f"{'-' if value < 0 else ''}2**{value.bit_length()} (about)"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 
 # Cells that hold several values.
@@ -480,8 +472,8 @@ def holds_lists(cells: Cells) -> bool:
         return False
     # By the first cell: to look at all would take as long as to read them. Others are
     # refused when they are taken apart.
-    present = (cell for cell in cells if _is_list(cell) or not pd.isna(cell))
-    return _is_list(next(present, None))
+    present = (cell for cell in cells if isinstance(cell, _LISTS) or not pd.isna(cell))
+    return isinstance(next(present, None), _LISTS)
 
 
 def flatten(cells: Cells, key: Hashable) -> Flat:
@@ -518,7 +510,7 @@ def flatten(cells: Cells, key: Hashable) -> Flat:
     present = np.flatnonzero(~pd.isna(objects))
     lists = objects[present].tolist()
     if not all(issubclass(kind, _LISTS) for kind in set(map(type, lists))):
-        single = next(cell for cell in lists if not _is_list(cell))
+        single = next(cell for cell in lists if not isinstance(cell, _LISTS))
         raise ValueError(
             f"Column {key!r} holds lists, but also {single!r}, which is none. Make every "
             f"cell a list, here [{single!r}]."
@@ -602,6 +594,7 @@ def lengths_of(present: np.ndarray) -> np.ndarray:
     >>> lengths_of(np.array([[True, False, True, False], [False] * 4]))
     array([3, 0])
     """
+    # Gaps inside of a sequence are steps; only those behind the last value are padding.
     positions = np.arange(1, present.shape[1] + 1)
     return np.where(present, positions, 0).max(axis=1)
 
@@ -640,6 +633,8 @@ def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
            [-1, -1],
            [ 1, -1]])
     """
+    # Nothing could be split there: the option is a mistake, and would be ignored
+    # silently.
     if cells.are_integers or cells.codes.size > len(cells.codes):
         found = "integers" if cells.are_integers else "several values in a cell"
         raise ValueError(
@@ -656,7 +651,3 @@ def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
     rows = pad(codes, lengths, -1)
     missing = np.full((1, rows.shape[1]), -1)
     return Factorized(np.concatenate([rows, missing])[cells.codes.ravel()], distinct)
-
-
-def _is_list(cell: Any) -> bool:
-    return isinstance(cell, _LISTS)

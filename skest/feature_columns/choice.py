@@ -90,6 +90,8 @@ def chosen_columns(
 
 
 def _sparse_matrix(table: Table, key: Key, kind: str) -> FeatureColumn:
+    # Text in TF-IDF form, mostly: a dense layer behind a hundred thousand inputs would
+    # be the whole model.
     matrix = SparseMatrixColumn(key)
     if kind == "linear":
         return matrix
@@ -127,6 +129,8 @@ def _columns(
             steps = numbers(steps_of(table, key).values, key)
             return [_numeric(sequence_numeric_column, key, steps, dtype)]
         values = table.numbers(key)
+        # Left out with a warning rather than refused: tables have such columns, and the
+        # others are good.
         if values.ndim == 1 and np.isnan(values).all():
             return _left_out(key, "has no values")
         if len(table.keys) > 1 and _are_row_numbers(values):
@@ -147,6 +151,7 @@ def _columns(
     if not n_levels:
         return _left_out(key, "has no values")
     if is_single and cells.are_strings:
+        # Who makes a category of numbers has said what they are.
         if not is_category and are_numbers(cells.distinct):
             number = _parsed(key, "number", dtype)
             if not _may_name_things(cells.distinct, counts.sum()):
@@ -159,6 +164,7 @@ def _columns(
                 key, HASH_BUCKET_SIZE, delimiter=" "
             )
             return [words if kind == "linear" else embedding_column(words, "auto")]
+    # A vector for each row would learn the rows by heart.
     if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
         are_words = cells.are_strings and any(" " in text for text in cells.distinct)
         return _left_out(key, "has another value in each row", are_words)
@@ -179,6 +185,7 @@ def _categories(
         return [embedding_column(categorical, dimension="auto")]
     # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
     # once.
+    # Of all levels: what shrinks the mean of a rare one needs no threshold.
     statistics = target_statistics_column(keyed)
     if n_levels <= MAX_VOCABULARY_LEVELS:
         keyed = categorical_column_with_vocabulary_list(

@@ -10,19 +10,19 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse
 import torch
-from sklearn.base import TransformerMixin, clone
+from sklearn.base import TransformerMixin
 from torch import Tensor
 
 from skest.core.checks import check_choice
 from skest.core.sklearn_compat import BaseComposition, check_feature_names_in
 from skest.feature_columns.base import (
-    CategoricalColumn,
     DenseColumn,
     FeatureColumn,
     FeaturesIn,
-    OverCategorical,
     as_csr,
     as_dense,
+    checked_weight,
+    innermost,
 )
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.dense import EmbeddingColumn
@@ -102,6 +102,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         """The parameter `columns` with a name for each column."""
         if not isinstance(self.columns, list | tuple):
             return []
+        # Nothing is checked here: `get_params` must work, whatever is in the list.
         if all(isinstance(i, tuple | list) and len(i) == 2 for i in self.columns):
             return [tuple(item) for item in self.columns]
         reserved = set(self._get_param_names())
@@ -201,13 +202,16 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         table = Table(X)
         named = self._named_columns
         if self.remainder == "infer":
+            # A categorical column among those given tells that a linear model is meant.
             is_dense = all(isinstance(column, DenseColumn) for _, column in named)
             kind = "dense" if is_dense else "linear"
             named = self.with_inferred(table, table.keys, kind)._named_columns
-        fitted = [
-            (name, clone(column).fit(table, y, sample_weight)) for name, column in named
+        table = table.with_target(y)
+        weight = checked_weight(sample_weight, table)
+        # All before any is kept, so that what an earlier fit learned outlives a refusal.
+        self.columns_ = [
+            (n, column._fitted_alone(table, weight)) for n, column in named
         ]
-        self.columns_ = fitted
         self._remember_features(table)
         return self
 
@@ -355,11 +359,11 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         {'color': array([['red'],
                [None]], dtype=object)}
         """
+        active: list[tuple[str, Any]] = self._named_active
         return {
             name: column.inverse(_entry(encoded, column))
-            for name, column in self._named_active
-            if isinstance(column, CategoricalColumn | OverCategorical)
-            and column.has_inverse
+            for name, column in active
+            if getattr(innermost(column), "has_inverse", False)
         }
 
     def transform(self, X: Any) -> Any:
@@ -400,6 +404,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             `columns` before them, ``<name>__<output>``, as has every output of
             `sklearn.compose.ColumnTransformer`.
         """
+        # Only a check, as scikit-learn demands of every transformer.
         check_feature_names_in(self, input_features, generate_names=False)
         names = [
             (prefix, output)
@@ -452,21 +457,16 @@ def _check_form(columns: Sequence[Any]) -> None:
     """Raise TypeError unless there are columns only, or pairs of name and column only."""
     are_named = isinstance(columns[0], tuple | list)
     for position, item in enumerate(columns):
-        if are_named:
-            is_pair = isinstance(item, tuple | list) and len(item) == 2
-            is_right = (
-                is_pair
-                and isinstance(item[0], str)
-                and isinstance(item[1], FeatureColumn)
-            )
-        else:
-            is_right = isinstance(item, FeatureColumn)
-        if not is_right:
-            raise TypeError(
-                "'columns' of FeatureColumns must hold feature columns, such as "
-                "numeric_column('age'), or all of them in pairs with a name, such as "
-                f"('age', numeric_column('age')); got {item!r} at position {position}."
-            )
+        match item:
+            case [str(), FeatureColumn()] if are_named:
+                continue
+            case FeatureColumn() if not are_named:
+                continue
+        raise TypeError(
+            "'columns' of FeatureColumns must hold feature columns, such as "
+            "numeric_column('age'), or all of them in pairs with a name, such as "
+            f"('age', numeric_column('age')); got {item!r} at position {position}."
+        )
 
 
 def _entry(encoded: Mapping[str, Any], column: FeatureColumn) -> Any:
@@ -501,6 +501,8 @@ def _check_distinct(columns: list[FeatureColumn]) -> None:
             )
         by_name[column.name] = column
         source = column.encoder
+        # The result of `encode` is one dictionary: two columns may share an entry, if
+        # it is the same.
         keys = (column.encoded_key, column.length_key, column.weight_key)
         for key in filter(None, keys):
             other = by_key.setdefault(key, source)
@@ -563,9 +565,11 @@ def same(a: Any, b: Any) -> bool:
     if a is b:
         return True
     if isinstance(a, FeatureColumn):
-        return type(a) is type(b) and same(_parameters(a), _parameters(b))
-    if isinstance(a, partial):
-        return type(a) is type(b) and same(_parts(a), _parts(b))
+        return type(a) is type(b) and same(
+            a.get_params(deep=False), b.get_params(deep=False)
+        )
+    if isinstance(a, partial) and isinstance(b, partial):
+        return a.func is b.func and same((a.args, a.keywords), (b.args, b.keywords))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if _is_listed(a) or _is_listed(b):
@@ -576,14 +580,6 @@ def same(a: Any, b: Any) -> bool:
             and all(map(same, a, b))
         )
     return bool(a == b)
-
-
-def _parameters(column: FeatureColumn) -> dict[str, Any]:
-    return column.get_params(deep=False)
-
-
-def _parts(function: partial[Any]) -> list[Any]:
-    return [function.func, function.args, function.keywords]
 
 
 def _is_listed(value: Any) -> bool:

@@ -13,6 +13,7 @@ from skest.feature_columns.base import (
     CategoricalOver,
     FittedPart,
     Matrix,
+    check_categorical,
     check_key,
     innermost,
     one_hot,
@@ -26,8 +27,6 @@ from skest.feature_columns.cells import numbers, pad
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
-
-_LARGEST_SIZE = 2**63
 
 
 def crossed_column(
@@ -119,10 +118,7 @@ class CrossedColumn(CategoricalColumn):
         """The parameter `hash_bucket_size`."""
         return self.hash_bucket_size
 
-    @property
-    def has_inverse(self) -> bool:
-        """False: several values may share a bucket."""
-        return False
+    has_inverse = False  # several values may share a bucket
 
     def _validate(self) -> None:
         if not isinstance(self.keys, list | tuple):
@@ -138,21 +134,14 @@ class CrossedColumn(CategoricalColumn):
         for key in self.keys:
             self._validate_key(key)
         owner = f"crossed column {self.name!r}"
-        check_integer(self.hash_bucket_size, "hash_bucket_size", owner, minimum=1)
-        if self.hash_bucket_size > _LARGEST_SIZE:
-            raise ValueError(
-                f"'hash_bucket_size' of {owner} must be at most 2**63, so that ids have "
-                f"64 bits; got {self.hash_bucket_size}."
-            )
+        # So that ids are of 64 bits, of which one is the sign, and so are hashes.
+        check_integer(self.hash_bucket_size, "hash_bucket_size", owner, 1, 2**63)
         if self.hash_key is not None:
-            check_integer(self.hash_key, "hash_key", owner, minimum=0)
-            if self.hash_key >= 2**64:
-                raise ValueError(
-                    f"'hash_key' of {owner} must be less than 2**64; got {self.hash_key}."
-                )
+            check_integer(self.hash_key, "hash_key", owner, 0, 2**64 - 1)
 
     def _validate_key(self, key: Any) -> None:
         source = innermost(key)
+        # As TensorFlow, which refuses them for the same reason.
         if isinstance(source, HashBucketColumn):
             raise ValueError(
                 f"'keys' of a crossed column must not hold the hash bucket column "
@@ -218,6 +207,8 @@ def _int64_keys_of(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a 64-bit key for each cell, uint64, and which cells have a value."""
     if isinstance(key, CategoricalColumn):
+        # Ids, not values: SparseCross of TensorFlow gets what the columns have
+        # transformed.
         ids, present = key.ids(table)
         # A value without an id is crossed all the same, with that of -1.
         return ids.view(np.uint64), present
@@ -364,11 +355,7 @@ class WeightedCategoricalColumn(CategoricalOver):
 
     def _validate(self) -> None:
         column = self.categorical_column
-        if not isinstance(column, CategoricalColumn):
-            raise TypeError(
-                "'categorical_column' of a weighted column must be a categorical or "
-                f"bucketized column; got {column!r}."
-            )
+        check_categorical(column, "a weighted column")
         for key, kind in (
             (column.length_key, "sequence"),
             (column.weight_key, "weighted"),
@@ -378,7 +365,6 @@ class WeightedCategoricalColumn(CategoricalOver):
                     f"'categorical_column' of a weighted column must not be the {kind} "
                     f"column {column.name!r}. Take a plain categorical column."
                 )
-        column.validated()
         check_key(
             self.weight_feature_key,
             f"weighted column {self.name!r}",
@@ -404,6 +390,7 @@ class WeightedCategoricalColumn(CategoricalOver):
     def _weights(self, table: Table, present: np.ndarray) -> np.ndarray:
         """Return the weights, of a float type, where values are `present`, else 0."""
         key, names = self.weight_feature_key, self.categorical_column.name
+        # As float64 at first: it has NaN for gaps, and room for what is to be refused.
         raw = self._read(table).astype(np.float64)
         width = present.shape[1]
         # Both are padded to their longest cell, which may be of a category without rows.
@@ -423,12 +410,8 @@ class WeightedCategoricalColumn(CategoricalOver):
                 f"{position} of {names!r}. Give it one, such as 0 or 1, or leave the "
                 "value out."
             )
+        # The numeric column refuses what is infinite, or too large for its type.
         raw = np.where(present, raw, 0)
-        if np.isinf(raw).any():
-            raise ValueError(
-                f"Column {key!r} holds {raw[np.isinf(raw)][0]} as a weight of {names!r}; "
-                "infinity (inf) is never allowed. Replace it by a number."
-            )
         values, _ = self._numeric(raw.shape[1]).values(Table({key: raw}))
         return values.astype(np.promote_types(values.dtype, np.float32), copy=False)
 
@@ -445,6 +428,7 @@ class WeightedCategoricalColumn(CategoricalOver):
 
     def _check_lengths(self, table: Table, lengths: np.ndarray) -> None:
         """Raise ValueError if the lists of weights and of values differ in length."""
+        # What is crossed of several raw columns has no lists to compare with.
         keys = self.categorical_column.feature_keys
         values = table.flat(keys[0]) if len(keys) == 1 else None
         if values is None or np.array_equal(values.lengths, lengths):

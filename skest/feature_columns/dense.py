@@ -23,6 +23,7 @@ from skest.feature_columns.base import (
     Matrix,
     OverCategorical,
     TrainedColumn,
+    check_categorical,
 )
 from skest.feature_columns.lookup import COMBINERS, combined_rows
 from skest.feature_columns.table import Table
@@ -57,12 +58,7 @@ class CategoricalWrapper(OverCategorical, DenseColumn):
         return self.categorical_column.weight_key
 
     def _validate(self) -> None:
-        if not isinstance(self.categorical_column, CategoricalColumn):
-            raise TypeError(
-                f"'categorical_column' of an {type(self).__name__} must be a categorical "
-                f"or bucketized column; got {self.categorical_column!r}."
-            )
-        self.categorical_column.validated()
+        check_categorical(self.categorical_column, f"an {type(self).__name__}")
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         return self.categorical._encoded(table)
@@ -239,6 +235,7 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     def _validate(self) -> None:
         super()._validate()
         owner = f"embedding column {self.name!r}"
+        # "auto" waits for the vocabulary.
         if self.dimension != "auto":
             check_integer(self.dimension, "dimension", owner, minimum=1)
         check_choice(self.combiner, "combiner", owner, COMBINERS)
@@ -277,6 +274,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
                     _draw_truncated_normal(block, std, generator)
             else:
                 fill = _of_tensor_and_generator(self.initializer, self.name)
+                # Initializers of Keras return a new array; those would be lost without
+                # a word.
                 result = fill(weights, generator)
                 if (
                     isinstance(result, Tensor)

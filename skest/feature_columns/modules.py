@@ -110,7 +110,6 @@ class InterpolatedOutput(NamedTuple):
 
     column: str
     key: str
-    size: int
 
 
 class PeriodicOutput(NamedTuple):
@@ -212,12 +211,12 @@ class _ColumnFeatures(nn.Module):
             return
         shape = (column.categorical.num_buckets, column.size)
         weights = torch.empty(shape, dtype=self.dtype)
-        if initialize and generator is not None:
-            weights = column.initial_weights(generator, self.dtype)
-        elif initialize:
-            own = _generator_for(column.table_name)
+        if initialize:
+            own = generator or _generator_for(column.table_name)
             make = functools.partial(column.initial_weights, own, self.dtype)
-            weights = own_values(weights, make)
+            # A generator that others share goes on by as much as is drawn: where rows
+            # are elsewhere, too, they are drawn here.
+            weights = make() if own is generator else own_values(weights, make)
         self.register_parameter(name, row_table(weights, trainable=column.trainable))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -476,6 +475,7 @@ class SequenceFeatures(_ColumnFeatures):
         lengths = encoded[self.length_key]
         n_steps = max(1, int(lengths.max()))
         steps = {o.key: encoded[o.key][:, :n_steps] for o in self.outputs}
+        # Marked, for to look at the lengths again would wait for the device.
         return _Cut(steps, **{self.length_key: lengths})
 
 
@@ -655,7 +655,7 @@ def _output_of(column: DenseColumn) -> _Output:
     if isinstance(column, PiecewiseLinearColumn):
         if column.dimension is None:
             return CodeOutput.of(column)
-        return InterpolatedOutput(column.name, column.encoded_key, column.size)
+        return InterpolatedOutput(column.name, column.encoded_key)
     if isinstance(column, PeriodicColumn):
         shape = (column.n_frequencies, column.dimension)
         return PeriodicOutput(column.name, column.encoded_key, *shape)

@@ -5,13 +5,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
-from skest.core.checks import check_choice, former_arguments
+from skest.core.checks import check_choice, check_integer, former_arguments
 from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.statistics import (
@@ -113,6 +113,7 @@ def numeric_column(
     >>> column.fit_transform({"age": np.array([20.0, 40.0, np.nan])})
     array([[-1.], [ 1.], [ 0.]], dtype=float32)
     """
+    # A list, because `clone`, `repr` and comparisons of parameters stumble over arrays.
     default: Any = default_value
     if isinstance(default, np.ndarray):
         default = default.tolist()
@@ -204,15 +205,8 @@ class NumericColumn(DenseColumn):
     def _validate(self) -> None:
         owner = f"numeric column {self.key!r}"
         check_key(self.key, owner)
-        if not isinstance(self.shape, Integral | list | tuple):
-            raise TypeError(
-                f"'shape' of {owner} must be an integer or a tuple of integers; got "
-                f"{self.shape!r}."
-            )
-        if not all(isinstance(n, Integral) and n > 0 for n in self.cell_shape):
-            raise ValueError(
-                f"'shape' of {owner} must hold integers greater than 0; got {self.shape}."
-            )
+        for n_elements in self.cell_shape:
+            check_integer(n_elements, "shape", owner, minimum=1)
         check_choice(_dtype_name(self.dtype), "dtype", owner, _DTYPES)
         default = self.default_value
         is_mean = isinstance(default, str) and default == "mean"
@@ -231,6 +225,7 @@ class NumericColumn(DenseColumn):
                 "'mean'."
             )
         learns = self.normalizer is not None or is_mean
+        # A cast back to integers would turn standardised numbers into zeros.
         if learns and np.dtype(self.dtype).kind == "i":
             raise ValueError(
                 f"{owner} has a 'normalizer' or the default_value 'mean', which do not "
@@ -260,6 +255,7 @@ class NumericColumn(DenseColumn):
         values, missing = self._checked(raw, copy=False)
         learned: dict[str, Any] = {}
         if self.indicate_missing == "auto":
+            # An indicator of gaps that training lacks would keep an untrained weight.
             learned["indicated_"] = np.arange(0)
             if missing is not None:
                 gaps = _counted(missing, sample_weight)
@@ -332,6 +328,7 @@ class NumericColumn(DenseColumn):
     def _cells(self, table: Table) -> np.ndarray:
         """Return raw cells, of shape (n_rows, n_elements)."""
         raw, n_elements = self._raw(table), self.n_elements
+        # By the number of elements, not the shape: (n, 1) and (n,) are the same column.
         if raw.size != len(raw) * n_elements:
             raise ValueError(
                 f"Cells of column {self.key!r} must have shape {self.cell_shape}; got "
@@ -426,6 +423,7 @@ class NumericColumn(DenseColumn):
         values, missing = self._read(table)
         if fill is not None and missing is not None:
             values = np.where(missing, fill.astype(values.dtype), values)
+        # A function of the user's may do anything: its result is checked, not its code.
         if callable(self.normalizer):
             return self._called(self.normalizer, values, missing), missing
         # Each element has knots of its own, and as many as it has distinct numbers.
@@ -495,6 +493,7 @@ class NumericColumn(DenseColumn):
                 "has no value to fill in. Set 'default_value' to a number or to 'mean'."
             )
         indicated = self.indicated
+        # The usual case returns what was computed, without a copy.
         if len(indicated) == 0:
             return values
         marks = np.zeros((len(values), len(indicated)), values.dtype)
@@ -527,6 +526,7 @@ class OverNumeric(DenseColumn):
     def _validate_source(self, kind: str) -> str:
         """Check the source of a column of a kind, and return its name for messages."""
         source = self.source_column
+        # Sequences are of any length, and these columns have a fixed number of outputs.
         if not isinstance(source, NumericColumn) or source.length_key is not None:
             raise TypeError(
                 f"'source_column' of a {kind} column must come from numeric_column; got "

@@ -167,6 +167,7 @@ def _parsed(
 ) -> np.ndarray:
     """Return what becomes of cells, each distinct one parsed once."""
     values = np.asarray(cells, dtype=object)
+    # A million rows have few days.
     codes, distinct = pd.factorize(values)
     result = np.full(len(distinct) + 1, np.nan if dtype.kind == "f" else "NaT", dtype)
     for i, cell in enumerate(distinct.tolist()):
@@ -218,6 +219,7 @@ def _time(cell: Any) -> np.datetime64:
 def _part(times: np.ndarray, part: str) -> np.ndarray:
     result: np.ndarray
     missing = np.isnat(times)
+    # Any date will do: what it gives is put aside at the end.
     times = np.where(missing, np.datetime64(0, "us"), times)
     days = times.astype("datetime64[D]")
     if part == "seconds":

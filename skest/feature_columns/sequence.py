@@ -119,6 +119,8 @@ class SequenceNumericColumn(NumericColumn):
         if len(steps):
             numbers = super()._encoded(Table({self.key: steps}))[self.encoded_key]
         else:
+            # A batch of empty sequences only: there is nothing to scale, but there is a
+            # type.
             numbers = np.empty((0, self.size), np.promote_types(self.dtype, np.float32))
         # With this value TensorFlow's sequence_numeric_column fills the steps behind
         # the last.
@@ -400,6 +402,8 @@ def steps_of(table: Table, key: Key) -> Flat:
     steps = table.numbers(key)
     if steps.ndim == 1:
         steps = steps[:, np.newaxis]
+    # A step is there if one of its numbers is; NaN among the others is a missing
+    # number.
     inside_a_step = tuple(range(2, steps.ndim))
     lengths = lengths_of((~np.isnan(steps)).any(axis=inside_a_step))
     return Flat(steps[np.arange(steps.shape[1]) < lengths[:, np.newaxis]], lengths)

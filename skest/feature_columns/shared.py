@@ -8,7 +8,12 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 from skest.core.checks import check_integer
-from skest.feature_columns.base import CategoricalColumn, FeatureColumn, innermost
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    FeatureColumn,
+    check_categorical,
+    innermost,
+)
 from skest.feature_columns.categorical import KeyedCategoricalColumn
 from skest.feature_columns.dense import EmbeddingColumn, Initializer
 from skest.feature_columns.table import Key, Table
@@ -207,12 +212,7 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         if not self.__sklearn_is_fitted__():  # sizes of files need the files
             _check_columns(self.categorical_columns)
         owner, last = "a SharedEmbeddingColumn", len(self.categorical_columns) - 1
-        check_integer(self.position, "position", owner, minimum=0)
-        if self.position > last:
-            raise ValueError(
-                f"'position' of {owner} must be that of a categorical column, at most "
-                f"{last}; got {self.position}."
-            )
+        check_integer(self.position, "position", owner, 0, last)
         name = self.shared_embedding_collection_name
         if name is not None and not (isinstance(name, str) and name):
             raise TypeError(
@@ -239,12 +239,7 @@ def _check_columns(columns: Any) -> None:
             f"categorical columns; got {columns!r}."
         )
     for column in columns:
-        if not isinstance(column, CategoricalColumn):
-            raise TypeError(
-                "'categorical_columns' of shared embeddings must hold categorical or "
-                f"bucketized columns; got {column!r}."
-            )
-        column.validated()
+        check_categorical(column, "shared embeddings")
         _check_pair(columns[0], column)
 
 

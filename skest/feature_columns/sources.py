@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import pandas as pd
 import scipy.sparse
+from pandas.api.types import infer_dtype
 
-from skest.feature_columns.cells import Cells, as_cells, holds_lists
+from skest.feature_columns.cells import Cells, as_cells, flatten, holds_lists
 
 
 def is_frame(X: Any) -> bool:
@@ -38,6 +39,7 @@ def eager_frame(X: Any) -> Any:
         If the frame is lazy, or of a library that narwhals does not know.
     """
     is_pandas = isinstance(X, pd.DataFrame)
+    # Keys are names or positions; tuples would be neither.
     if is_pandas and isinstance(X.columns, pd.MultiIndex):
         raise ValueError(
             f"The columns of X have names of {X.columns.nlevels} levels (a MultiIndex), "
@@ -123,6 +125,7 @@ def plain_array(array: np.ndarray, key: Hashable) -> np.ndarray:
     values, mask = array.data, np.ma.getmaskarray(array)
     if not mask.any() or values.dtype.kind in "mcV":  # the latter are refused anyway
         return values
+    # Floats and dates have a value for nothing; only others must become objects.
     if values.dtype.kind in "fM":
         nothing = "NaT" if values.dtype.kind == "M" else np.nan
         return np.where(mask, np.array(nothing, values.dtype), values)
@@ -168,6 +171,7 @@ def read_column(value: Any, key: Hashable) -> Any:
     if scipy.sparse.issparse(value):
         return plain_matrix(value, key)
     cells = read_cells(value, key)
+    # A network would have an input of width 0, and fail far from here.
     if 0 in cells.shape[1:]:
         raise ValueError(
             f"Column {key!r} has no values in its cells: its shape is {cells.shape}. Leave "
@@ -203,6 +207,7 @@ def read_cells(value: Any, key: Hashable) -> Cells:
     >>> read_cells(["a", None], "c")
     array(['a', None], dtype=object)
     """
+    # Arrays first, in every request: they are as they will be read.
     cells = value if isinstance(value, np.ndarray) else _cells_of(value, key)
     if isinstance(cells, pd.Series):
         return cells
@@ -321,9 +326,7 @@ class Form(NamedTuple):
 def forms_of(
     features: Mapping[Any, Any], names: Iterable[str] | None = None
 ) -> dict[Any, Form]:
-    """Return the forms of raw columns, by a look at few of their cells.
-
-    Columns that hold nothing, or what is neither number nor string, are left out.
+    """Return the forms of raw columns; those that hold nothing are left out.
 
     Parameters
     ----------
@@ -353,35 +356,21 @@ def _form_of(values: Any, key: Any) -> Form | None:
     if scipy.sparse.issparse(values):
         return Form("number", values.shape[1])
     cells = read_cells(values, key)
-    kind = _kind_of(cells)
-    if kind is None:
+    has_lists = holds_lists(cells)
+    flat = flatten(cells, key).values if has_lists else cells
+    if isinstance(flat.dtype, pd.CategoricalDtype):
+        flat = flat.dtype.categories.to_numpy()
+    found = infer_dtype(np.ravel(flat), skipna=True)
+    if found == "empty":
         return None
-    if holds_lists(cells) or cells.ndim > 1:
+    kind = _KINDS.get(found, "number")
+    if has_lists or cells.ndim > 1:
         return Form(kind, cells.shape[1] if cells.shape[1:] == (1,) else None)
     return Form(kind, 1)
 
 
-def _kind_of(cells: Cells) -> str | None:
-    dtype = cells.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return _kind_of(dtype.categories.to_series())
-    if dtype.kind in "iu":
-        return "int64"
-    if dtype.kind == "f":
-        return "number"
-    if dtype.kind in "bSUT" or isinstance(dtype, pd.StringDtype):
-        return "string"
-    # The first cell that says something: the graph takes all cells of one kind.
-    each = cells.flat if isinstance(cells, np.ndarray) else cells
-    return next(filter(None, map(_kind_of_cell, each)), None)
-
-
-def _kind_of_cell(cell: Any) -> str | None:
-    """Return the kind of one object, or of the first value in it; None if missing."""
-    if isinstance(cell, list | tuple | np.ndarray | pd.Series):
-        return next(filter(None, map(_kind_of_cell, cell)), None)
-    if isinstance(cell, str | bytes | bool | np.bool_):
-        return "string"
-    if isinstance(cell, int | np.integer):
-        return "int64"
-    return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else "number"
+# Of what pandas calls it; all else are numbers, or are read as such.
+_KINDS = {
+    **dict.fromkeys(("string", "bytes", "boolean"), "string"),
+    "integer": "int64",
+}

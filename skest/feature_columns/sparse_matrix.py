@@ -118,6 +118,8 @@ class SparseMatrixColumn(CategoricalColumn):
                 f"The sparse matrix {self.key!r} has {matrix.shape[1]} features, but "
                 f"{len(scale)} in the training data."
             )
+        # A number much larger than those of the training data may overflow; it is
+        # refused below.
         with np.errstate(over="ignore"):
             data = matrix.data / scale[matrix.indices].astype(matrix.dtype)
         if not np.isfinite(data).all():

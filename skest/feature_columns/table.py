@@ -103,12 +103,16 @@ class Table:
         """Return `X` itself if it is a Table, else a view of it."""
         if isinstance(X, cls):
             return X
+        # Kept with the columns, so that learning and encoding, which come later and
+        # from elsewhere, find what was read.
         if isinstance(X, TableColumns):
             if X.table is None:
                 X.table = cls(dict(X))
             return X.table
         # No __init__, which Python would call again for a Table that is given.
         table = super().__new__(cls)
+        # In `_found`, what was read by key: several columns, and both parts of a wide
+        # and deep model, read the same cells.
         table._aliases, table._found, table._nameless = {}, {}, None
         table.feature_names = table.whole_key = table.target = None
         if issparse(X):  # first, for one kind of them is a Mapping
@@ -145,6 +149,8 @@ class Table:
         names = np.asarray(frame.columns, dtype=object)
         self.n_rows, self.n_features = frame.shape
         _check_has_features(frame.shape)
+        # As scikit-learn: `feature_names_in_` is there if all names are strings, and
+        # only then.
         if all(isinstance(name, str) for name in names):
             self._name(names, by_position)
         else:  # for scikit-learn, such a frame has no names
@@ -188,6 +194,7 @@ class Table:
         self._aliases = dict(enumerate(names if by_position is None else by_position))
 
     def _view_sparse(self, X: Any) -> None:
+        # One column, never a hundred thousand: nothing is made dense.
         self._source = {"x": plain_matrix(X)}
         self.n_rows, self.n_features = X.shape
         _check_has_features(X.shape)
@@ -253,6 +260,7 @@ class Table:
         if not self.holds_sparse(key):
             matrix = scipy.sparse.csr_array(np.atleast_2d(self.numbers(key)))
         else:
+            # Copied, because the user's matrix may be unsorted and is not ours to sort.
             matrix = scipy.sparse.csr_array(self._source[key], copy=True)
             matrix.data = numbers(matrix.data, key)
         matrix = matrix.astype(np.result_type(matrix.dtype, np.float32))
@@ -348,6 +356,7 @@ class Table:
         It is not checked here, for few columns look at it.
         """
         table = object.__new__(Table)
+        # Only the target is another: both tables fill one `_found`.
         vars(table).update(vars(self), target=y)
         return table
 
@@ -378,6 +387,7 @@ class Table:
 
     def _refuse_unknown(self, key: Key) -> NoReturn:
         names = [str(name) for name in self._source]
+        # A wrong key is mostly a slip of the pen.
         close = difflib.get_close_matches(str(key), names, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
@@ -445,6 +455,7 @@ class TableColumns(dict[Any, Any]):
 
     def __or__(self, others: Any) -> Any:
         """Return these columns and others; what was read of these goes with them."""
+        # Of the two, one holds what was read: it may take more memory than the columns.
         joined = TableColumns({**self, **others})
         if self.table is not None and self.keys().isdisjoint(others):
             joined.table = self.table.beside(others)
@@ -456,4 +467,5 @@ class TableColumns(dict[Any, Any]):
         self.table = None
 
     def __reduce__(self) -> Any:
+        # A pickle, as for a worker process, has the columns alone.
         return type(self), (dict(self),)

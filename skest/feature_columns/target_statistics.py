@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 from pandas.api.types import infer_dtype
 
-from skest.feature_columns.base import CategoricalColumn, DenseColumn, FittedPart
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    DenseColumn,
+    FittedPart,
+    check_categorical,
+)
 from skest.feature_columns.table import Key, Table
 
 _FOLDS = 5  # as sklearn.preprocessing.TargetEncoder
@@ -119,12 +124,7 @@ class TargetStatisticsColumn(DenseColumn):
         return statistics
 
     def _validate(self) -> None:
-        if not isinstance(self.categorical_column, CategoricalColumn):
-            raise TypeError(
-                "'categorical_column' of a TargetStatisticsColumn must be a categorical "
-                f"or bucketized column; got {self.categorical_column!r}."
-            )
-        self.categorical_column.validated()
+        check_categorical(self.categorical_column, "a TargetStatisticsColumn")
         is_number = isinstance(self.smooth, Real) and self.smooth >= 0
         if self.smooth != "auto" and not is_number:
             raise ValueError(
@@ -134,11 +134,13 @@ class TargetStatisticsColumn(DenseColumn):
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         categorical = self.categorical_column.fitted(table, sample_weight)
+        # One more, for cells without an id: they, too, have labels.
         n_levels = categorical.num_buckets + 1
         levels = self._levels(categorical, table)
         classes = list(map(_classes_of, _arrays_of(table.target)))
         values = _numbers_of(table.target, classes, table.n_rows)
         raw = self._statistics(levels, n_levels, values, sample_weight)
+        # Standardised over the rows, not over the levels, of which most are rare.
         share = np.bincount(levels, sample_weight, n_levels)
         share = share / (share.sum() or 1)
         center = share @ raw
@@ -156,6 +158,7 @@ class TargetStatisticsColumn(DenseColumn):
     def _levels(self, categorical: CategoricalColumn, table: Table) -> np.ndarray:
         """Return the id of each row; the number of ids stands for none."""
         ids, _ = categorical.ids(table)
+        # Of several categories in a cell, the mean of means would be no mean of labels.
         if ids.shape[1] != 1:
             raise ValueError(
                 f"Column {self.name!r} takes one category in each cell; "
@@ -177,6 +180,8 @@ class TargetStatisticsColumn(DenseColumn):
             _shrunken_means(levels, n_levels, column, sample_weight, self.smooth)
             for column in values.T
         ]
+        # How sure the mean is, the network sees from the count; its logarithm, since
+        # counts have a long tail.
         return np.column_stack([*means, np.log1p(counts)])
 
     @property

@@ -90,11 +90,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return -1 if self.default_value is None else self.default_value
 
     def _check_default(self, n_values: int) -> None:
-        if self._default_id >= n_values:
-            raise ValueError(
-                f"'default_value' of vocabulary column {self.key!r} must be less than "
-                f"the size of the vocabulary, {n_values}; got {self.default_value}."
-            )
+        owner = f"vocabulary column {self.key!r}, of {n_values} values,"
+        check_integer(self._default_id, "default_value", owner, -1, n_values - 1)
 
     def _check_findable(self, values: Collection[Any], vocabulary: str) -> None:
         """Raise ValueError if a value is -1, which is read as missing."""
@@ -162,18 +159,6 @@ class VocabularyColumn(KeyedCategoricalColumn):
         if self.unknown_rate and self._training_key in table:
             return {self.encoded_key: table.column(self._training_key)}
         return super()._encoded(table)
-
-    def _distinct_ids(self, table: Table, distinct: np.ndarray) -> np.ndarray:
-        vocabulary = self.vocabulary
-        unknown = (self.num_oov_buckets, self._default_id)
-        # The parts of a network have columns with one vocabulary. It is kept with the
-        # ids, so that no other one can be where it is.
-        _, ids = table.learned(
-            ("ids", self.key, self.delimiter, id(vocabulary), unknown),
-            None,
-            lambda: (vocabulary, self._ids_of(distinct)),
-        )
-        return ids
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
         others = self.num_oov_buckets + self.missing_bucket
@@ -390,13 +375,7 @@ class VocabularyListColumn(VocabularyColumn):
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
-        # repr, for 1 (a count) and 1.0 (a share) are equal and mean different things.
-        chosen = (repr(self.min_frequency), self.max_categories)
-        vocabulary = table.learned(
-            ("vocabulary", self.key, self.delimiter, self.dtype, chosen),
-            sample_weight,
-            partial(self._most_frequent, table, sample_weight),
-        )
+        vocabulary = self._most_frequent(table, sample_weight)
         self._check_default(len(vocabulary))
         return {"vocabulary_": vocabulary}
 
@@ -404,6 +383,8 @@ class VocabularyListColumn(VocabularyColumn):
         self, table: Table, sample_weight: np.ndarray | None
     ) -> dict[Any, int]:
         """Return ids of the values that occur often enough."""
+        # Counted once for the table: the wide part takes all levels, the deep part the
+        # frequent ones.
         distinct, frequency, total = table.learned(
             ("frequencies", self.key, self.delimiter, self.dtype),
             sample_weight,
@@ -429,6 +410,7 @@ class VocabularyListColumn(VocabularyColumn):
                 "learn. Leave the column out, lower 'min_frequency', or give "
                 "'vocabulary_list'."
             )
+        # Sorted, so that ids do not depend on the order of the rows.
         return {value: i for i, value in enumerate(sorted(distinct.tolist()))}
 
     def _frequencies(

@@ -122,6 +122,8 @@ class VocabularyFileColumn(VocabularyColumn):
     @property
     def vocabulary(self) -> dict[Any, int]:
         """Ids of the values; before `fit`, the file is read for them."""
+        # Not kept without fit: a file may change, and a transformer without state must
+        # not.
         return self.vocabulary_ if "vocabulary_" in vars(self) else self._read()
 
     def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:

@@ -139,6 +139,8 @@ class Head(ABC):
         """
         self._check_logits(logits)
         encoded = self._encode_beside(logits, labels)
+        # Behind the reduction, as base_head of tf.estimator adds them: a batch of any
+        # size has the same penalty.
         return self.compute_loss(encoded, logits, features) + sum(
             regularization_losses or ()
         )
@@ -152,6 +154,8 @@ class Head(ABC):
             eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
 
     def _metric_name(self, key: str) -> str:
+        # Names of tf.estimator, so that dashboards and exporters that go by them still
+        # do.
         return f"{key}/{self.name}" if self.name else key
 
     def output_layer(
@@ -245,6 +249,7 @@ prediction_hooks, lr_scheduler, clip_norm
         if mode != ModeKeys.PREDICT:
             check_given(labels, self._title)
             encode = self._with_own_features(encode)
+        # Wrapped, not changed: heads are shared by models and threads.
         head: Any = self
         if regularization_losses:
             head = RegularizedHead(self, regularization_losses)

@@ -176,6 +176,8 @@ class BinaryClassHead(SingleLabelHead):
         return 1
 
     def _check_ids(self, labels: np.ndarray) -> np.ndarray:
+        # Probabilities, too: sigmoid cross-entropy is as good for them, and TensorFlow
+        # takes them.
         labels = numbers(labels, self._title)
         check_range(labels, 1, self._title, "classes 0 and 1 or probabilities of 1")
         return labels
@@ -277,6 +279,8 @@ class MultiClassHead(SingleLabelHead):
         name: str | None = None,
     ) -> None:
         owner = type(self).__name__
+        # The loss of two softmax outputs has one parameter too many; TensorFlow refuses
+        # it, too.
         if n_classes == 2:
             raise ValueError(
                 f"'n_classes' of {owner} must be greater than 2; got 2. "
@@ -293,6 +297,7 @@ class MultiClassHead(SingleLabelHead):
 
     def _check_ids(self, labels: np.ndarray) -> np.ndarray:
         ids = numbers(labels, self._title)
+        # Rounded, 1.9 would be class 1.
         if ids.dtype.kind == "f":
             raise ValueError(
                 f"{self._title} needs integer labels; got {labels.dtype}. Convert them "

@@ -44,6 +44,8 @@ def check_vocabulary(vocabulary: Any, n_classes: int, owner: str) -> None:
             f"'label_vocabulary' of {owner} must be a list of strings; "
             f"got {vocabulary!r}."
         )
+    # As tf.estimator, whose lookup tables are of strings: integers would be ids
+    # already.
     other = [name for name in vocabulary if not isinstance(name, str)]
     if other:
         raise TypeError(
@@ -197,6 +199,7 @@ def matched_labels(
     if n_columns == 1 and labels.ndim == outputs.ndim - 1:
         labels = labels[..., None]
     expected = (*outputs.shape[:-1], n_columns)
+    # (n, 1) and (n,) would broadcast to (n, n), and a model would train on nonsense.
     if tuple(labels.shape) != expected:
         hint = "" if labels.shape[-1] == n_columns else f" {_shape_hint(n_columns)}"
         raise ValueError(
@@ -257,6 +260,7 @@ def vocabulary_ids(
                 "classes with 'label_vocabulary'."
             )
         return array
+    # An empty batch is of no type, so it can't be of the wrong one.
     if array.size == 0:
         return array.astype(np.int64)
     if not is_text(array):
@@ -330,6 +334,7 @@ def first(array: np.ndarray) -> str:
 def as_tensor(array: np.ndarray, labels: Any) -> Tensor:
     """Return a tensor with its own memory, on the device where the labels came from."""
     device = labels.device if isinstance(labels, Tensor) else None
+    # Copied: what is trained on must not change with the user's array.
     return torch.tensor(np.ascontiguousarray(array), device=device)
 
 

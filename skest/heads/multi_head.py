@@ -239,6 +239,7 @@ class MultiHead(Head):
                     f"head, {_listed(self._by_name)}, and a key of that head: "
                     f"[({self.heads[0].name!r}, 'logits')]."
                 )
+            # Each head is asked once, for all that is wanted of it.
             grouped[key[0]] = [*(grouped.get(key[0]) or []), key[1]]
         return grouped
 

@@ -183,6 +183,7 @@ class MultiLabelHead(SingleTaskHead):
 
     def _indicators(self, cells: Sequence[Any]) -> np.ndarray:
         """Return multi-hot rows for lists of ids or names."""
+        # Of the types, which are few, and not of a million lists one by one.
         for kind in set(map(type, cells)):
             if not issubclass(kind, _LISTS):
                 raise TypeError(

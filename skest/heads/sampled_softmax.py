@@ -153,6 +153,7 @@ default="log_uniform"
         )
         # An integer, so that no type of the network rounds a rare class away.
         ids = torch.searchsorted(self.edges, draws, right=True) - 1
+        # Widths are up to 2**53, which is infinity in float16.
         widths = (self.edges[ids + 1] - self.edges[ids]).to(
             torch.promote_types(self.weight.dtype, torch.float32)
         )
@@ -381,18 +382,14 @@ default="log_uniform"
             n_classes, weight_column, label_vocabulary, loss_reduction, name=name
         )
         check_integer(num_sampled, "num_sampled", self._title, 1)
-        check_integer(n_classes if top_k is None else top_k, "top_k", self._title, 1)
-        if top_k is not None and top_k > n_classes:
-            raise ValueError(
-                f"'top_k' of {self._title} must be at most the number of classes, "
-                f"{n_classes}; got {top_k}."
-            )
+        top = min(_TOP_K, n_classes) if top_k is None else top_k
+        check_integer(top, "top_k", self._title, 1, n_classes)
         # To refuse what is wrong now; the layer computes them for itself.
         class_shares(class_distribution, n_classes, self._title)
         self.num_sampled = num_sampled
         self.class_distribution = class_distribution
         self.top_k = top_k
-        self._top_k = min(_TOP_K, n_classes) if top_k is None else top_k
+        self._top_k = top
 
     # The network
 

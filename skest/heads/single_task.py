@@ -291,6 +291,7 @@ default="sum_over_batch_size"
     def _weights(self, features: Any, logits: Tensor) -> Tensor | None:
         if self.weight_column is None:
             return None
+        # In a run they were read and checked with the whole table.
         if isinstance(features, Mapping) and self.weight_key in features:
             weights = features[self.weight_key]
         else:
@@ -456,6 +457,7 @@ def extra_arguments(
         return ()
     if not callable(loss_fn):
         raise TypeError(f"'loss_fn' of {owner} must be a function; got {loss_fn!r}.")
+    # Here, where the head is made, and not in the first step.
     parameters = inspect.signature(loss_fn).parameters
     required = {
         name
@@ -541,6 +543,7 @@ def number_columns(features: Any) -> dict[Any, Tensor]:
             numbers = table.numbers(key)
         except (TypeError, ValueError):  # no numbers, which the loss may not need
             continue
+        # As wide as they are: the loss takes them in the type of the logits later.
         floats = numbers.astype(np.promote_types(numbers.dtype, np.float32))
         columns[key] = torch.from_numpy(floats)
     return columns

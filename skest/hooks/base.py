@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from skest.config.run_config import RunConfig
+from skest.core.checks import check_exactly_one
 from skest.hooks.summaries import SummaryWriter
 from skest.inputs.array_dataset import ArrayDataset
 from skest.keys import ModeKeys
@@ -364,6 +365,18 @@ class EpochwiseHook(Hook):
         self.end_epoch(run)
 
 
+def output_directory(
+    given: str | os.PathLike[str] | None, run: Run, owner: str
+) -> Path:
+    """Return where a hook writes files: what it was given, or ``model_dir``."""
+    directory = run.model_dir if given is None else Path(given)
+    if directory is None:
+        raise ValueError(
+            f"{owner} writes files, but the Estimator has no model_dir. Pass 'output_dir'."
+        )
+    return directory
+
+
 class Timer:
     """Says when something that happens every n steps or seconds is due.
 
@@ -398,21 +411,23 @@ class Timer:
         every_secs: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if (every_steps is None) == (every_secs is None):
-            raise ValueError(
-                "Exactly one of 'every_steps' and 'every_secs' must be given; got "
-                f"{every_steps!r} and {every_secs!r}."
-            )
-        interval = every_secs if every_steps is None else every_steps
-        if interval is None or interval <= 0:
-            name = "every_secs" if every_steps is None else "every_steps"
-            raise ValueError(f"'{name}' must be positive; got {interval}.")
+        given = {"every_steps": every_steps, "every_secs": every_secs}
+        check_exactly_one(**given)
+        for name, interval in given.items():
+            if interval is not None and interval <= 0:
+                raise ValueError(f"'{name}' must be positive; got {interval}.")
         self._every_steps = every_steps
         self._every_secs = every_secs
         self._clock = clock
         self.steps_per_sec: float | None = None
         self._last_step: int | None = None
         self._last_time = 0.0
+
+    def _restarted(self) -> "Timer":
+        """Return a timer that says when the same is due in another run."""
+        # A hook may serve several runs, and steps of one say nothing about those of
+        # another.
+        return Timer(self._every_steps, self._every_secs, self._clock)
 
     def is_due(self, step: int) -> bool:
         """Tell whether the event is due at `step`.
@@ -439,12 +454,10 @@ class Timer:
             Passed since the last event; zeros if there was none.
         """
         now = self._clock()
-        if self._last_step is None:
-            passed = (0, 0.0)
-        else:
-            passed = (step - self._last_step, now - self._last_time)
+        steps, seconds = 0, 0.0
+        if self._last_step is not None:
+            steps, seconds = step - self._last_step, now - self._last_time
         self._last_step, self._last_time = step, now
-        steps, seconds = passed
         is_speed = seconds > 0 and steps >= 0
         self.steps_per_sec = steps / seconds if is_speed else None
-        return passed
+        return steps, seconds

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from skest.checkpoints.store import read_eval_results, version_of_eval_results
-from skest.core.checks import check_integer
+from skest.core.checks import check_exactly_one, check_integer
 from skest.hooks.base import Hook, Run, Timer
 
 
+# A protocol, because estimators import hooks.
 class HasEvalDir(Protocol):
     """What early stopping needs of an Estimator."""
 
@@ -59,20 +60,17 @@ class EarlyStoppingHook(Hook):
         run_every_secs: float | None = 60,
         run_every_steps: int | None = None,
     ) -> None:
-        if (run_every_secs is None) == (run_every_steps is None):
-            raise ValueError(
-                "Exactly one of 'run_every_secs' and 'run_every_steps' must be given; "
-                f"got {run_every_secs!r} and {run_every_steps!r}. Pass "
-                "run_every_secs=None to count steps."
-            )
+        # Seconds have a default: who counts steps has to pass run_every_secs=None.
+        check_exactly_one(
+            run_every_secs=run_every_secs, run_every_steps=run_every_steps
+        )
         self._reason = reason
-        self._interval = (run_every_steps, run_every_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(run_every_steps, run_every_secs)
 
     def begin(self, run: Run) -> None:
         """Ask the rule whether training ended earlier."""
         # Else an evaluator that has ended the training would see it begin again.
-        self._timer = Timer(*self._interval)
+        self._timer = self._timer._restarted()
         self._ask(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -131,6 +129,7 @@ def make_early_stopping_hook(
     >>> hook = make_early_stopping_hook(estimator, Path("enough").exists)
     """
     check_estimator(estimator)
+    # Here, and not an hour later, when it is called for the first time.
     if not callable(should_stop_fn):
         raise TypeError(
             "'should_stop_fn' must be a function without arguments; got "

@@ -85,6 +85,7 @@ class InMemoryEvaluatorHook(Hook):
         name: str | None = None,
         every_n_iter: int = 100,
     ) -> None:
+        # By what it does, for estimators import hooks, and not the other way round.
         if not callable(getattr(estimator, "evaluate", None)):
             raise TypeError(
                 f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
@@ -97,13 +98,12 @@ class InMemoryEvaluatorHook(Hook):
         self._steps = steps
         self._hooks = check_all(hooks, Hook, "hooks")
         self._name = name
-        self._every_n_iter = every_n_iter
         self._timer = Timer(every_steps=every_n_iter)
         self.results: dict[int, dict[str, float]] = {}
 
     def begin(self, run: Run) -> None:
         """Evaluate what training starts from."""
-        self._timer, self.results = Timer(every_steps=self._every_n_iter), {}
+        self._timer, self.results = self._timer._restarted(), {}
         self._evaluate(run)
 
     def after_step(self, run: Run, loss: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from skest.hooks.base import Hook, Run, Timer
+from skest.hooks.base import Hook, Run, Timer, output_directory
 
 _logger = logging.getLogger("skest")
 _SECONDS_A_LOSS = 0.5
@@ -39,12 +39,11 @@ class LoggingHook(Hook):
     def __init__(
         self, every_steps: int | None = None, every_secs: float | None = None
     ) -> None:
-        self._interval = (every_steps, every_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(every_steps, every_secs)
 
     def begin(self, run: Run) -> None:
         """Start the clock."""
-        self._timer = Timer(*self._interval)
+        self._timer = self._timer._restarted()
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Log a line if it is due."""
@@ -100,13 +99,12 @@ class StepCounterHook(Hook):
     def __init__(
         self, every_steps: int | None = 100, every_secs: float | None = None
     ) -> None:
-        self._interval = (every_steps, every_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(every_steps, every_secs)
         self.steps_per_sec: float | None = None
 
     def begin(self, run: Run) -> None:
         """Start the clock."""
-        self._timer, self.steps_per_sec = Timer(*self._interval), None
+        self._timer, self.steps_per_sec = self._timer._restarted(), None
         self._timer.mark(run.global_step)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -163,10 +161,11 @@ class ProgressBarHook(Hook):
         if self._bar is not None:  # of a run that has failed
             self._bar.close()
         self._bar = tqdm(total=n_steps, desc=run.mode, unit=" steps")
-        self._timer = Timer(every_secs=_SECONDS_A_LOSS)
+        self._timer = self._timer._restarted()
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Let the bar grow, and now and then show the loss."""
+        # Twice a second: reading the loss waits for the device.
         if loss is not None and self._timer.is_due(run.n_taken):
             self._timer.mark(run.n_taken)
             self._show_loss(loss)
@@ -224,27 +223,24 @@ class ProfilerHook(Hook):
         output_dir: str | os.PathLike[str] | None = None,
         show_memory: bool = False,
     ) -> None:
-        self._interval = (save_steps, save_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(save_steps, save_secs)
         self._output_dir = output_dir
+        self._directory = Path()  # that of the run
         self._show_memory = show_memory
         self._profile: profile | None = None
 
     def begin(self, run: Run) -> None:
         """Find the directory, and start the clock."""
-        if self._directory(run) is None:
-            raise ValueError(
-                "ProfilerHook writes files, but the Estimator has no model_dir. Pass "
-                "'output_dir'."
-            )
+        self._directory = output_directory(self._output_dir, run, "ProfilerHook")
         if self._profile is not None:  # the step that it traced has failed
             self._profile.stop()
-        self._profile, self._timer = None, Timer(*self._interval)
+        self._profile, self._timer = None, self._timer._restarted()
         self._timer.mark(run.global_step)
 
     def before_step(self, run: Run) -> None:
         """Begin a trace if it is due."""
         if self._timer.is_due(run.global_step):
+            # One step by itself, since torch keeps all of a trace in memory.
             activities = [ProfilerActivity.CPU]
             if torch.cuda.is_available():
                 activities.append(ProfilerActivity.CUDA)
@@ -255,19 +251,13 @@ class ProfilerHook(Hook):
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Write the trace of this step."""
-        directory = self._directory(run)
-        if self._profile is None or directory is None:
+        if self._profile is None:
             return
         self._profile.stop()
         # The number that `before_step` goes by.
         self._timer.mark(run.global_step - 1)
-        directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"trace-{run.global_step}.json"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"trace-{run.global_step}.json"
         self._profile.export_chrome_trace(os.fspath(path))
         self._profile = None
         _logger.info("step %d: trace written to %s", run.global_step, path)
-
-    def _directory(self, run: Run) -> Path | None:
-        if self._output_dir is not None:
-            return Path(self._output_dir)
-        return run.model_dir

@@ -52,6 +52,7 @@ class NanLossHook(Hook):
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Look at the loss, or note it to look at several together."""
+        # Computed already: to look at it waits for nothing.
         if loss.is_cpu:
             if math.isnan(loss.item()):
                 self._tell(run, run.global_step, run.batch, run.n_taken)

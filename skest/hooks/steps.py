@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
-from skest.core.checks import Several, check_all, check_integer, check_positive
+from skest.core.checks import (
+    Several,
+    check_all,
+    check_exactly_one,
+    check_integer,
+    check_positive,
+)
 from skest.hooks.base import Hook, Run, Timer, check_overrides
 from skest.optimizers.schedules import FunctionLR, RateFunction, is_scheduler_of
 
@@ -76,8 +82,8 @@ class CheckpointSaverHook(Hook):
         save_secs: float | None = None,
         listeners: Several[CheckpointListener] = (),
     ) -> None:
-        self._intervals = (save_steps, save_secs)
-        self._timer = self._new_timer()
+        has_interval = save_steps is not None or save_secs is not None
+        self._timer = Timer(save_steps, save_secs) if has_interval else None
         self.listeners = check_all(listeners, CheckpointListener, "listeners")
         self._saved_step: int | None = None
         self._saved_as_finished = False
@@ -92,10 +98,11 @@ class CheckpointSaverHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Save the state that training starts from, unless it is a checkpoint."""
-        self._timer, self._saved_step = self._new_timer(), None
+        self._saved_step = None
         for listener in self.listeners:
             listener.begin(run)
         if self._timer is not None:
+            self._timer = self._timer._restarted()
             self._timer.mark(run.global_step)
             # tf.estimator saves step 0, too: an evaluator has something to begin with.
             self._save(run, is_saved=run.saved_step == run.global_step)
@@ -119,11 +126,8 @@ class CheckpointSaverHook(Hook):
         for listener in self.listeners:
             listener.end(run)
 
-    def _new_timer(self) -> Timer | None:
-        steps, secs = self._intervals
-        return None if steps is None and secs is None else Timer(steps, secs)
-
     def _save(self, run: Run, *, is_saved: bool = False) -> None:
+        # Here too, where `NanLossHook` is not used, or has not looked yet.
         if run.loss_is_nan:
             return  # the last checkpoint before it stays
         for listener in self.listeners:
@@ -167,11 +171,7 @@ class StopAtStepHook(Hook):
     def __init__(
         self, num_steps: int | None = None, last_step: int | None = None
     ) -> None:
-        if (num_steps is None) == (last_step is None):
-            raise ValueError(
-                "Exactly one of 'num_steps' and 'last_step' must be given; "
-                f"got {num_steps!r} and {last_step!r}."
-            )
+        check_exactly_one(num_steps=num_steps, last_step=last_step)
         self._num_steps = num_steps
         self._last_step = last_step
         self._stop_at = 0
@@ -182,6 +182,7 @@ class StopAtStepHook(Hook):
             self._stop_at = run.start_step + self._num_steps
         elif self._last_step is not None:
             self._stop_at = self._last_step
+        # A training that goes on from a checkpoint may be there already.
         self._stop_if_reached(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -260,6 +261,7 @@ class GlobalStepWaiterHook(Hook):
 
     def before_step(self, run: Run) -> None:
         """Wait, the first time."""
+        # Once: a worker that has begun waits for nobody.
         read_step, self._read_step = self._read_step, None
         if read_step is None:
             return
@@ -327,6 +329,7 @@ class LRScheduleHook(Hook):
         for optimizer, function in zip(optimizers, functions, strict=True):
             if function is None:
                 continue
+            # Of two that set one number, the last would win without a word.
             for scheduler in run.spec.lr_schedulers:
                 if is_scheduler_of(scheduler, optimizer):
                     raise ValueError(

@@ -62,6 +62,8 @@ class SummaryWriter:
         self._first_step = first_step
         self._file: Any = None  # a torch.utils.tensorboard.SummaryWriter
         self._written: dict[str, int] = {}
+        # tensorboard is an extra: a training without it must not fail at its first
+        # summary.
         self._is_enabled = directory is not None and tensorboard_is_installed()
 
     @property
@@ -81,11 +83,9 @@ class SummaryWriter:
         """
         self.scalars({name: value})
 
-    def scalars(
-        self, values: Mapping[str, float | Tensor], step: int | None = None
-    ) -> None:
-        """Write numbers at the present step or another one, as `scalar` does."""
-        step = self._step() if step is None else step
+    def scalars(self, values: Mapping[str, float | Tensor]) -> None:
+        """Write numbers at the present step, as `scalar` does."""
+        step = self._step()
         for name, value in self._fresh(values, step).items():
             number = value.item() if isinstance(value, Tensor) else float(value)
             self._try("add_scalar", name, number, step)
@@ -138,6 +138,7 @@ class SummaryWriter:
                 self._file = EventFile(self._directory, purge_step=self._first_step)
             getattr(self._file, name)(*arguments)
         except OSError as error:
+            # Hours of training must not end for a full disk of pictures.
             _logger.warning(
                 "No summaries are written to %s: %s", self._directory, error
             )

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from skest.core.random import draws_from_global_generator, restorer
-from skest.hooks.base import Hook, Run, Timer
+from skest.hooks.base import Hook, Run, Timer, output_directory
 from skest.hooks.summaries import (
     MISSING_TENSORBOARD,
     SummaryWriter,
@@ -82,8 +82,7 @@ class SummarySaverHook(Hook):
                 "'histograms' of SummarySaverHook may name "
                 f"{' and '.join(map(repr, _HISTOGRAMS))}; got {unknown[0]!r}."
             )
-        self._interval = (save_steps, save_secs)
-        self._timer = Timer(*self._interval)
+        self._timer = Timer(save_steps, save_secs)
         self._histograms = chosen
         self._output_dir = output_dir
         self._is_due = False
@@ -101,12 +100,8 @@ class SummarySaverHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Find the directory, and start the clock."""
-        if self._output_dir is None and run.model_dir is None:
-            raise ValueError(
-                "SummarySaverHook writes files, but the Estimator has no model_dir. Pass "
-                "'output_dir'."
-            )
-        self._timer = Timer(*self._interval)
+        output_directory(self._output_dir, run, "SummarySaverHook")
+        self._timer = self._timer._restarted()
         self._forget()
 
     def before_step(self, run: Run) -> None:
@@ -156,6 +151,7 @@ class SummarySaverHook(Hook):
         if run.spec.summaries is None or run.batch is None:
             return
         features, labels = run.batch
+        # Computed a second time, at few steps, rather than kept at all of them.
         with without_traces(run.spec):
             logits = run.network(features)
             for name, value in run.spec.summaries(labels, logits, features).items():
@@ -214,6 +210,7 @@ def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
         for group in groups
         if "lr" in group
     ]
+    # Numbers say little, but a name that two groups have would say something wrong.
     if "" in names or len(set(names)) < len(names):
         names = [str(number) for number in range(len(names))]
     return {f"{_TAG}/{n}": rate for n, rate in zip(names, rates, strict=True)}

@@ -60,6 +60,9 @@ class ArrayDataset:
     [3] [0]
     """
 
+    #: The data can be iterated more than once, see `skest.inputs.Resumable`.
+    is_restartable = True
+
     def __init__(
         self,
         features: Any,
@@ -85,6 +88,7 @@ class ArrayDataset:
         check_integer(batch_size, "batch_size", "ArrayDataset", minimum=1)
         if num_epochs is not None:
             check_integer(num_epochs, "num_epochs", "ArrayDataset", minimum=1)
+        # `batch_size` says how much memory a batch may take; fewer rows are no mistake.
         self.batch_size = min(int(batch_size), self.n_rows)
         self.shuffle = shuffle
         self._shares = (
@@ -93,6 +97,8 @@ class ArrayDataset:
         self.num_epochs = num_epochs
         self.first_epoch = first_epoch
         random = shuffle or self._shares is not None
+        # Kept as a number: a checkpoint records it in JSON, and a resumed training
+        # draws the same.
         self._entropy: Any = seed_sequence(seed).entropy if random else None
         self._n_skipped = 0
 
@@ -108,11 +114,6 @@ class ArrayDataset:
             f"ArrayDataset(n_rows={self.n_rows}, batch_size={self.batch_size}, "
             f"shuffle={self.shuffle}, weighted={self._shares is not None})"
         )
-
-    @property
-    def is_restartable(self) -> bool:
-        """Whether the data can be iterated more than once: they can."""
-        return True
 
     @property
     def seeds(self) -> list[int]:
@@ -224,6 +225,7 @@ class ArrayDataset:
 
         Data with more than one epoch, or in an order of their own, are one piece.
         """
+        # Whole batches, so that predictions do not depend on where a piece ends.
         size = max(1, n_rows // self.batch_size) * self.batch_size
         is_random = self.shuffle or self._shares is not None
         is_small = self.n_rows <= max(size, n_rows)
@@ -277,6 +279,8 @@ def _shares(weight: Any, n_rows: int) -> NDArray[np.float64]:
         raise ValueError(
             "'sampling_weight' must be finite and not negative, and not all zero."
         )
+    # Without rows of weight 0 at the end, on which a draw that is rounded up would
+    # fall.
     return np.cumsum(weight)[: np.flatnonzero(weight)[-1] + 1]
 
 

@@ -52,6 +52,8 @@ class Source:
 
     def __init__(self, data: Any, position: Mapping[str, Any] | None = None) -> None:
         if not isinstance(data, ArrayDataset):
+            # A dictionary of arrays is iterable, too: its keys would be taken for
+            # batches.
             check_batches(data)
             data = repeatable(data)
         # An ArrayDataset is one, and to ask if anything is one takes long.
@@ -133,6 +135,7 @@ class Source:
         """
         if self.table is None or n_taken == 0:
             return self._last
+        # Found again by its number, since to keep each batch would cost in every step.
         rows = next(islice(self.table.index_batches(), n_taken - 1, None), None)
         return None if rows is None else self.table.take(rows)
 
@@ -236,6 +239,7 @@ def tensor_batches(
         if labels is None or not with_labels:
             return x, None
         y = (encode_labels or as_tensors)(labels)
+        # Encoders may change the number of rows; tensors that disagree would broadcast.
         n_features, n_labels = _common_rows(x), _common_rows(y)
         if n_features is not None and n_labels is not None:
             check_same_rows(n_features, n_labels)
@@ -249,6 +253,7 @@ def tensor_batches(
         return _table_batches(table, x, y, device)
 
     if source.table is not None and rows_at_once is not None:
+        # Lazily: a piece is encoded when the one before is used up and let go.
         pieces = source.table.pieces(rows_at_once)
         return chain.from_iterable(map(batches_of, pieces))
     if source.table is not None:
@@ -393,6 +398,7 @@ def _map_leaves(data: Any, function: Callable[[Any], Any]) -> Any:
         return None
     if isinstance(data, Tensor):
         return function(data)
+    # dict by itself, since to ask for an abstract class takes several times as long.
     if isinstance(data, dict | Mapping):
         return {key: _map_leaves(value, function) for key, value in data.items()}
     if isinstance(data, tuple):

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -73,6 +73,7 @@ class FileBatches:
     num_epochs: int | None
     seed: int
     n_skipped: int = 0
+    is_restartable: ClassVar[bool] = True  # the files can be read again
 
     @property
     def is_endless(self) -> bool:
@@ -91,11 +92,6 @@ class FileBatches:
     def seeds(self) -> list[int]:
         """The seed that all orders follow from."""
         return [self.seed]
-
-    @property
-    def is_restartable(self) -> bool:
-        """Whether the files can be read again: they can."""
-        return True
 
     def resumed(self, n_elements: int, seeds: Sequence[int]) -> "FileBatches":
         """Return the same batches in the order of `seeds`, without the first ones."""
@@ -123,6 +119,8 @@ class FileBatches:
         for epoch in islice(epochs, first, None):
             n_batches = 0
             for rows in self._pieces(epoch):
+                # What is skipped is decoded, for its rows are counted and mixed, but
+                # not converted.
                 n_here = -(-len(rows) // self.batch_size)
                 n_batches += n_here
                 if skip < n_here:
@@ -148,6 +146,7 @@ class FileBatches:
         """Yield tables of whole batches, mixed if that is wanted, up to the last rows."""
         import pyarrow as pa
 
+        # Of the seed and the number of the epoch alone: a resumed training jumps to it.
         rng = np.random.default_rng(
             np.random.SeedSequence(self.seed, spawn_key=(epoch,))
         )
@@ -164,6 +163,7 @@ class FileBatches:
                 waiting, n_waiting = [rest], len(rest)
         if waiting:
             rest = _joined(waiting)
+            # The last rows, fewer than wait otherwise.
             yield rest.take(rng.permutation(len(rest))) if self.shuffle_buffer else rest
 
     def _read(self, rng: np.random.Generator) -> Iterator[Any]:
@@ -199,6 +199,7 @@ class FileBatches:
                 yield batch, take_rows(labels, rows)
 
     def _label(self, column: Any, name: str) -> Any:
+        # Features may have gaps; to guess a label would be to make up data.
         if column.null_count:
             raise ValueError(
                 f"Column {name!r} is the label and has {column.null_count} missing "
@@ -260,6 +261,7 @@ def as_numpy(column: Any, name: str) -> Any:
     import pyarrow as pa
     from pyarrow import types
 
+    # Codes differ between row groups, strings do not.
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type

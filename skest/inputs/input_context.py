@@ -45,12 +45,7 @@ class InputContext:
     def __post_init__(self) -> None:
         n, index = self.num_input_pipelines, self.input_pipeline_id
         check_integer(n, "num_input_pipelines", "InputContext", minimum=1)
-        check_integer(index, "input_pipeline_id", "InputContext", minimum=0)
-        if index >= n:
-            raise ValueError(
-                "'input_pipeline_id' of InputContext must be less than "
-                f"'num_input_pipelines'={n}; got {index}. The first worker has 0."
-            )
+        check_integer(index, "input_pipeline_id", "InputContext", 0, n - 1)
 
     def part_of(self, n: int, unit: str) -> slice:
         """Return which of several things this worker reads: every n-th.

@@ -143,6 +143,7 @@ def pandas_input_fn(
     """
     if not hasattr(x, "iloc"):
         raise TypeError(f"'x' must be a pandas DataFrame; got {type(x).__name__}.")
+    # Rows are taken by position, while in pandas the index says what belongs together.
     if y is not None and hasattr(y, "index") and not x.index.equals(y.index):
         raise ValueError(
             "'x' and 'y' must have the same index, or their rows would not belong "
@@ -418,6 +419,7 @@ def _input_fn(
     ]
     if not features:
         raise ValueError(f"{files[0]!r} has no column besides the label {labels}.")
+    # Here, before hours of training: the last file may be of another version.
     _check_schemas(files, schemas, [*features, *labels])
 
     def input_fn(config: Any = None, input_context: Any = None) -> Pipeline:
@@ -438,6 +440,7 @@ def _input_fn(
             seed=entropy,
         )
         if input_context is not None:
+            # Whole row groups or files, so that a worker reads nothing of the others'.
             batches = batches.for_worker(input_context)
         pipeline = Pipeline(batches)
         return pipeline.prefetch(prefetch) if prefetch else pipeline
@@ -450,6 +453,8 @@ def _find(paths: Paths) -> list[str]:
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found: dict[str, None] = {}
     for path in (str(Path(one)) for one in given):
+        # Sorted, since file systems list files in any order, and that of the rows
+        # follows from it.
         matches = sorted(glob(path, recursive=True)) if has_magic(path) else [path]
         files = [match for match in matches if Path(match).is_file()]
         if not files:
@@ -480,6 +485,7 @@ def _fragments(pa: Any, files: list[str], file_format: Any) -> list[Any]:
     fragments = []
     for file in files:
         try:
+            # One by one: of several, Arrow would take the types of the first for all.
             dataset = pa.dataset.dataset(file, format=file_format)
             fragments += list(dataset.get_fragments())
         except pa.ArrowException as error:

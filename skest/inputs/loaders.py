@@ -182,6 +182,7 @@ def shard_loader(
     ValueError
         If there are fewer rows than workers.
     """
+    # It has no length and no index; each worker would read all of it anyway.
     if isinstance(loader.dataset, IterableDataset):
         return None
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
@@ -208,6 +209,8 @@ def _own_rows(sampler: Any, context: InputContext) -> Any:
         return SubsetRandomSampler(indices, sampler.generator)
     if type(sampler) is SequentialSampler:
         return _rows_of(sampler.data_source, context)
+    # With replacement, or of fewer rows than there are, parts would not add up to the
+    # whole.
     if type(sampler) is RandomSampler and not sampler.replacement:
         n_rows = len(sampler.data_source)
         if sampler.num_samples == n_rows:

@@ -25,7 +25,6 @@ from skest.inputs.stages import (
     Shuffle,
     Stage,
     Unbatch,
-    Upstream,
 )
 
 
@@ -213,12 +212,7 @@ class Pipeline:
             The elements of this worker.
         """
         _check(num_shards, "num_shards", "shard")
-        _check(index, "index", "shard", minimum=0)
-        if index >= num_shards:
-            raise ValueError(
-                f"'index' of Pipeline.shard must be less than 'num_shards'={num_shards}; "
-                f"got {index}. The first shard has index 0."
-            )
+        check_integer(index, "index", "Pipeline.shard", 0, num_shards - 1)
         return self._with(Shard(num_shards, index))
 
     def prefetch(self, n_ahead: int = 1) -> "Pipeline":
@@ -284,7 +278,8 @@ class Pipeline:
         Returns
         -------
         Pipeline
-            What is left out is computed only as far as the rest depends on it.
+            What is left out is computed only as far as the rest depends on it; earlier
+            passes of a `repeat` are gone through.
 
         Examples
         --------
@@ -296,6 +291,7 @@ class Pipeline:
         """
         pipeline = copy.copy(self)
         pipeline._n_skipped += n_elements
+        # With the same seeds, what a `cache` holds is good.
         if list(seeds) != self.seeds:
             own = len(_seeds_of(self._source))
             if isinstance(self._source, Resumable):
@@ -334,9 +330,8 @@ class Pipeline:
         if part is not None:
             pipeline._source, pipeline._stages = part, tuple(stages)
             return pipeline
-        length = _known_length(source)
-        if length is not None:
-            context.part_of(length, "element")
+        if isinstance(source, Sequence | np.ndarray) or _is_map_style(source):
+            context.part_of(len(source), "element")  # refuses more workers than these
         n, index = context.num_input_pipelines, context.input_pipeline_id
         pipeline._stages = (Shard(n, index), *stages)
         return pipeline
@@ -350,19 +345,13 @@ class Pipeline:
         """Yield the elements behind the first stages."""
         if n_stages == 0:
             return _read(self._source, skip, epochs)
+
         # From the end: each stage asks the one before it only for what its reader has
         # not had.
-        upstream = Upstream(
-            lambda skip, epochs: closing(self._elements(n_stages - 1, skip, epochs)),
-            self._length(n_stages - 1),
-        )
-        return self._stages[n_stages - 1].elements(upstream, skip, epochs)
+        def opened(skip: int, epochs: tuple[int, ...]) -> closing[Any]:
+            return closing(self._elements(n_stages - 1, skip, epochs))
 
-    def _length(self, n_stages: int) -> int | None:
-        length = _known_length(self._source)
-        for stage in self._stages[:n_stages]:
-            length = stage.length(length)
-        return length
+        return self._stages[n_stages - 1].elements(opened, skip, epochs)
 
 
 class _OneShot:
@@ -382,6 +371,7 @@ class _OneShot:
 
 
 def _as_source(source: Any) -> Any:
+    # A frame gives the names of its columns, a string its letters: never what is meant.
     is_table = isinstance(source, Mapping | str | bytes) or hasattr(
         type(source), "columns"
     )
@@ -406,16 +396,10 @@ def _is_map_style(source: Any) -> bool:
     )
 
 
-def _known_length(source: Any) -> int | None:
-    """Return the number of elements where it can be trusted."""
-    if isinstance(source, Sequence | np.ndarray) or _is_map_style(source):
-        return len(source)
-    return None
-
-
 def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:
     """Yield the elements of a pass through a source from position `skip` on."""
     if _is_map_style(source):
+        # By its length, since a dataset of torch need not raise IndexError at its end.
         yield from (source[i] for i in range(skip, len(source)))
     elif isinstance(source, _OneShot):
         yield from islice(source, skip, None)
@@ -457,6 +441,7 @@ def _reseeded(stages: Iterable[Any], seeds: Iterator[int]) -> Iterator[Stage]:
 
 def _describe(stage: Any) -> str:
     """Return a stage as it was called, without functions and seeds."""
+    # Functions have no text that is the same in another process.
     names = [f.name for f in fields(stage) if f.type in (int, bool, int | None)]
     values = [f"{n}={getattr(stage, n)}" for n in names if n != "seed"]
     return f"{type(stage).__name__.lower()}({', '.join(values)})"
@@ -471,8 +456,8 @@ def _check_callable(function: Any, name: str) -> Callable[[Any], Any]:
     return function
 
 
-def _check(value: Any, name: str, operation: str, minimum: int = 1) -> None:
-    check_integer(value, name, f"Pipeline.{operation}", minimum)
+def _check(value: Any, name: str, operation: str) -> None:
+    check_integer(value, name, f"Pipeline.{operation}", minimum=1)
 
 
 @runtime_checkable

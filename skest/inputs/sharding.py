@@ -132,6 +132,8 @@ def call_sharded(
         The data of this worker.
     """
     data = call_input_fn(input_fn, input_context=context, **available)
+    # Who asks which worker it is has divided the data; a second division would lose
+    # rows.
     if context is None or "input_context" in inspect.signature(input_fn).parameters:
         return data
     return shard(data, context)

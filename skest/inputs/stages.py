@@ -20,32 +20,28 @@ from skest.inputs.array_dataset import check_same_rows, count_rows
 Epochs = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Upstream:
-    """What is before a stage.
-
-    Parameters
-    ----------
-    opened : callable
-        ``opened(skip, epochs)`` is a context of an iterator, and closes it.
-    length : int or None
-        Number of elements of one pass, if it is known without a pass.
-    """
-
-    opened: Callable[[int, Epochs], AbstractContextManager[Iterator[Any]]]
-    length: int | None
+#: ``opened(skip, epochs)`` is a context of what the stage before yields, and closes it.
+#: Generators left to themselves end when they are collected: too late for open files.
+Opened = Callable[[int, Epochs], AbstractContextManager[Iterator[Any]]]
 
 
 class Stage(ABC):
     """One operation of a pipeline."""
 
     @abstractmethod
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
-        """Yield the elements from position `skip` on."""
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
+        """Yield the elements from position `skip` on.
 
-    def length(self, n_before: int | None) -> int | None:
-        """Return the number of elements, given that of the stage before: as many."""
-        return n_before
+        Parameters
+        ----------
+        opened : callable
+            Opens what is before this stage.
+        skip : int
+            How many elements an interrupted training has had. Where each follows from
+            few elements before, those are skipped in turn, and nothing is computed.
+        epochs : tuple of int
+            Number of the pass in every `Repeat` behind this stage.
+        """
 
 
 @dataclass(frozen=True)
@@ -54,9 +50,9 @@ class Map(Stage):
 
     function: Callable[[Any], Any]
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the results."""
-        with upstream.opened(skip, epochs) as before:
+        with opened(skip, epochs) as before:
             yield from map(self.function, before)
 
 
@@ -66,14 +62,11 @@ class Filter(Stage):
 
     predicate: Callable[[Any], Any]
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield what is kept."""
-        with upstream.opened(0, epochs) as before:
+        with opened(0, epochs) as before:
+            # Which elements are kept is known only by asking about each.
             yield from islice(filter(self.predicate, before), skip, None)
-
-    def length(self, n_before: int | None) -> int | None:
-        """Return None: nobody knows."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -83,9 +76,9 @@ class Shuffle(Stage):
     buffer_size: int
     seed: int
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements in random order."""
-        with upstream.opened(0, epochs) as before:
+        with opened(0, epochs) as before:
             yield from islice(self._drawn(before, epochs), skip, None)
 
     def _drawn(self, before: Iterator[Any], epochs: Epochs) -> Iterator[Any]:
@@ -109,14 +102,13 @@ class Repeat(Stage):
 
     count: int | None
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements of one pass after the other; an empty pass ends them."""
-        # Whole passes are skipped by division, if their length is known.
-        known = upstream.length
-        first, skip = divmod(skip, known) if known else (0, skip)
-        for epoch in count(first) if self.count is None else range(first, self.count):
-            n_passed = skip if known else 0
-            with upstream.opened(n_passed, (*epochs, epoch)) as before:
+        # A pass is gone through even if all of it is skipped, for nobody knows how long
+        # it is. Tables and files have epochs of their own, and jump.
+        for epoch in count() if self.count is None else range(self.count):
+            n_passed = 0
+            with opened(0, (*epochs, epoch)) as before:
                 for element in before:
                     n_passed += 1
                     if n_passed > skip:
@@ -124,12 +116,6 @@ class Repeat(Stage):
             if n_passed == 0:
                 return
             skip = max(0, skip - n_passed)
-
-    def length(self, n_before: int | None) -> int | None:
-        """Return the sum."""
-        if n_before is None or self.count is None:
-            return None
-        return n_before * self.count
 
 
 @dataclass(frozen=True)
@@ -139,36 +125,25 @@ class Batch(Stage):
     batch_size: int
     drop_remainder: bool
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the batches."""
         least = self.batch_size if self.drop_remainder else 1
-        with upstream.opened(skip * self.batch_size, epochs) as before:
+        with opened(skip * self.batch_size, epochs) as before:
             while len(rows := list(islice(before, self.batch_size))) >= least:
                 yield stack(rows)
-
-    def length(self, n_before: int | None) -> int | None:
-        """Return the quotient."""
-        if n_before is None:
-            return None
-        n_more = 0 if self.drop_remainder else self.batch_size - 1
-        return (n_before + n_more) // self.batch_size
 
 
 @dataclass(frozen=True)
 class Unbatch(Stage):
     """Makes single rows of batches."""
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the rows; a batch that is skipped as a whole is not taken apart."""
-        with upstream.opened(0, epochs) as before:
+        with opened(0, epochs) as before:
             for batch in before:
                 n_rows = count_batch(batch)
                 yield from unstack(batch, min(skip, n_rows))
                 skip = max(0, skip - n_rows)
-
-    def length(self, n_before: int | None) -> int | None:
-        """Return None: batches may differ in size."""
-        return None
 
 
 @dataclass(frozen=True)
@@ -178,16 +153,10 @@ class Shard(Stage):
     num_shards: int
     index: int
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements of this shard."""
-        with upstream.opened(skip * self.num_shards, epochs) as before:
+        with opened(skip * self.num_shards, epochs) as before:
             yield from islice(before, self.index, None, self.num_shards)
-
-    def length(self, n_before: int | None) -> int | None:
-        """Return the share."""
-        if n_before is None:
-            return None
-        return len(range(self.index, n_before, self.num_shards))
 
 
 @dataclass(frozen=True)
@@ -196,9 +165,9 @@ class Prefetch(Stage):
 
     n_ahead: int
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the same elements."""
-        return prefetched(lambda: upstream.opened(skip, epochs), self.n_ahead)
+        return prefetched(lambda: opened(skip, epochs), self.n_ahead)
 
 
 @dataclass(frozen=True)
@@ -207,18 +176,19 @@ class Cache(Stage):
 
     _kept: list[list[Any]] = field(default_factory=list)
 
-    def elements(self, upstream: Upstream, skip: int, epochs: Epochs) -> Iterator[Any]:
+    def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements, in every pass those of the first."""
         if self._kept:
             yield from islice(self._kept[0], skip, None)
             return
         elements = []
         # The order of the first pass, also for a training that is resumed in a later one.
-        with upstream.opened(0, (0,) * len(epochs)) as before:
+        with opened(0, (0,) * len(epochs)) as before:
             for element in before:
                 elements.append(element)
                 if len(elements) > skip:
                     yield element
+        # Only now: a pass that was broken off would end all later ones early.
         self._kept[:] = [elements]
 
 
@@ -343,9 +313,11 @@ def prefetched(
                     ready.put((element, None))
                     if element is _END:
                         break
+        # All of them: the reader would wait for ever for a thread that has ended.
         except BaseException as error:
             ready.put((None, error))
 
+    # A daemon, for a program that ends must not wait for who waits for a slot.
     thread = threading.Thread(target=work, name="skest-prefetch", daemon=True)
     thread.start()
     try:

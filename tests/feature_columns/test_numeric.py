@@ -13,8 +13,11 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
 from skest.feature_columns import numeric_column
-from skest.feature_columns.encoding import with_feature_names
-from skest.feature_columns.infer import infer_feature_columns, with_piecewise
+from skest.feature_columns.infer import (
+    infer_feature_columns,
+    with_feature_names,
+    with_piecewise,
+)
 
 NAN = np.nan
 
@@ -133,14 +136,14 @@ def test_cells_refused():
 def test_parameters_refused():
     for options, error, message in [
         ({"key": 1.5}, TypeError, "'key' of numeric column 1.5 must be the name"),
-        ({"shape": 2.0}, TypeError, "'shape' .* an integer or a tuple .* got 2.0"),
+        ({"shape": 2.0}, TypeError, "'shape' .* must be an integer of .* got 2.0"),
         (
             {"default_value": 2.7, "dtype": "int32"},
             ValueError,
             "'default_value' .* is 2.7, which its dtype int32 cannot hold",
         ),
         ({"default_value": 1e300}, ValueError, "which its dtype float32 cannot hold"),
-        ({"shape": (1.5,)}, ValueError, "'shape' of numeric column 'x'"),
+        ({"shape": (1.5,)}, TypeError, "'shape' of numeric column 'x'"),
         ({"default_value": "median"}, ValueError, "'mean' or None; got 'median'"),
         ({"default_value": [1, 2]}, ValueError, r"of shape \(1,\), .* got \[1, 2\]"),
         ({"default_value": [NAN]}, ValueError, r"a finite number, .* got \[nan\]"),

@@ -172,7 +172,7 @@ def test_parameters_refused():
             TypeError,
             "'shared_embedding_collection_name' .* non-empty string or None; got ''",
         ),
-        ({"position": 2}, ValueError, "'position' .* at most 1; got 2"),
+        ({"position": 2}, ValueError, "'position' .* from 0 to 1; got 2"),
     ]:
         column = fc.shared_embeddings(IDENTITIES, 2)[0].set_params(**options)
         with pytest.raises(error, match=message):

@@ -130,7 +130,7 @@ def test_parameters_refused():
         (
             {"vocabulary_list": ["a"], "default_value": 1},
             ValueError,
-            "less than the size of the vocabulary, 1; got 1",
+            "of 1 values, must be .* from -1 to 0; got 1",
         ),
         ({"min_frequency": 0}, ValueError, "'min_frequency' .* at least 1"),
         ({"min_frequency": 1.0}, ValueError, "'min_frequency' .* between 0 and 1"),
@@ -147,7 +147,7 @@ def test_parameters_refused():
 
 def test_default_value_beyond_what_was_learned():
     column = categorical_column_with_vocabulary_list("c", default_value=3)
-    with pytest.raises(ValueError, match="size of the vocabulary, 1; got 3"):
+    with pytest.raises(ValueError, match="of 1 values, must be .* from -1 to 0; got 3"):
         column.fit({"c": ["a"]})
 
 
@@ -287,7 +287,11 @@ def test_files_refused(path):
         ("\u0665".encode(), {"dtype": "int64"}, "line 1 is '\u0665'"),
         (b"9223372036854775808", {"dtype": "int64"}, "line 1 is '9223372036854775808'"),
         (b"a\nb\xff\n", {}, "is not in UTF-8; line 2 has the byte 0xff"),
-        (b"a\nb\n", {"default_value": 2}, "the size of the vocabulary, 2; got 2"),
+        (
+            b"a\nb\n",
+            {"default_value": 2},
+            "of 2 values, must be .* from -1 to 1; got 2",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             vocabulary_of(path, content, **options)
@@ -310,7 +314,7 @@ def test_parameters_of_a_file_refused():
         (
             {"default_value": 3, "vocabulary_size": 3},
             ValueError,
-            "less than the size of the vocabulary, 3; got 3",
+            "of 3 values, must be .* from -1 to 2; got 3",
         ),
         ({"default_value": 0, "num_oov_buckets": 1}, ValueError, "use one of them"),
     ]:

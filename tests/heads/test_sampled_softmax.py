@@ -202,7 +202,7 @@ def test_wrong_arguments():
     for arguments, error, match in [
         ({"n_classes": 2}, ValueError, "'n_classes' of .*Use BinaryClassHead"),
         ({"num_sampled": 0}, ValueError, "'num_sampled' of .* at least 1; got 0"),
-        ({"top_k": 21}, ValueError, "'top_k' of .* number of classes, 20; got 21"),
+        ({"top_k": 21}, ValueError, "'top_k' of .* from 1 to 20; got 21"),
         ({"class_distribution": "x"}, ValueError, "'class_distribution' of .* got 'x'"),
         ({"class_distribution": [1, 2]}, ValueError, r"of the 20 classes; .* \(2,\)"),
         (

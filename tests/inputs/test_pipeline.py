@@ -270,7 +270,7 @@ def test_arguments():
         (lambda p: p.prefetch(0), ValueError, "'n_ahead' of Pipeline.prefetch must"),
         (lambda p: p.shard(0, 0), ValueError, "'num_shards' of Pipeline.shard must"),
         (lambda p: p.shard(2, -1), ValueError, "'index' of Pipeline.shard must be"),
-        (lambda p: p.shard(2, 2), ValueError, "less than 'num_shards'=2; got 2"),
+        (lambda p: p.shard(2, 2), ValueError, "from 0 to 1; got 2"),
         (lambda p: p.map(3), TypeError, "Pipeline.map needs a function.*got int"),
         (lambda p: p.filter(None), TypeError, "Pipeline.filter needs a function"),
     ]:

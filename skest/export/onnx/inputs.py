@@ -15,7 +15,7 @@ from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import IdentityColumn, KeyedCategoricalColumn
 from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColumn
-from skest.feature_columns.encoding import NumericFrameColumn
+from skest.feature_columns.infer import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
