@@ -250,7 +250,6 @@ class ServedChief(AsyncReplica):
         options = {
             "secret": self._make_part.keywords["secret"],
             "lease": strategy.lease,
-            "max_staleness": strategy.max_staleness,
             "use_locking": strategy.use_locking,
             "timeout": strategy.timeout,
             "orphan_timeout": _NEVER,

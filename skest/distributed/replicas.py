@@ -53,7 +53,6 @@ def serve_if_ps(config: RunConfig) -> bool:
         task.index,
         secret=secret_of_cluster(),
         lease=strategy.lease,
-        max_staleness=strategy.max_staleness,
         use_locking=strategy.use_locking,
         timeout=strategy.timeout,
         orphan_timeout=config.session_creation_timeout_secs,

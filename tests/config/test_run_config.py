@@ -98,7 +98,7 @@ def test_wrong_arguments_of_keep_best():
 
 def test_strategies_are_values_for_a_run_config():
     for strategy in [
-        AsyncParameterServer(3, 2, max_staleness=1),
+        AsyncParameterServer(3, 2, lease=1.0),
         SharedMemory(1),
         DataParallel(),
         LocalSGD(1),
@@ -115,7 +115,6 @@ def test_strategies_are_values_for_a_run_config():
     ("kind", "name", "value", "message"),
     [
         (AsyncParameterServer, "num_ps", 1.0, ""),
-        (AsyncParameterServer, "max_staleness", -1, ""),
         (AsyncParameterServer, "lease", 86401, "86400 seconds"),
         (AsyncParameterServer, "timeout", 1e14, "a day; got"),
         (AsyncParameterServer, "use_locking", 1, "be True or False; got 1"),

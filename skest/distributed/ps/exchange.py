@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker and the parameter servers exchange in a step."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +9,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.distributed.ps.connection import PSClient
-from skest.distributed.ps.messages import Message, Op, Reader, Status
+from skest.distributed.ps.messages import Message, Op, Reader
 from skest.distributed.ps.optimizers import Flat
 from skest.distributed.ps.rows import RemoteRows
 from skest.distributed.ps.variables import Variables
 from skest.optimizers.state import group_options
-
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds
 
 
 class Exchange:
@@ -33,9 +30,6 @@ class Exchange:
         Their options go to the servers when they change.
     variables : Variables
         Of the network.
-    check : callable, default=lambda: None
-        Called again and again while a pull waits for other tasks; may raise an error to
-        end that.
 
     Attributes
     ----------
@@ -49,9 +43,8 @@ class Exchange:
         network: nn.Module,
         optimizers: Sequence[Optimizer],
         variables: Variables,
-        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._client, self._optimizers, self._check = client, optimizers, check
+        self._client, self._optimizers = client, optimizers
         parameters = dict(network.named_parameters())
         self._values, self._gradients, self._dense = [], [], []
         for ps in range(variables.num_ps):
@@ -65,7 +58,7 @@ class Exchange:
             self._values.append(values)
             self._gradients.append(gradients)
         self._num_ps = variables.num_ps
-        self.rows = RemoteRows(network, variables, self._fetch)
+        self.rows = RemoteRows(network, variables, self._pull)
         # Also of servers that have no variables: one that hears of nobody for long ends.
         self._versions = [0] * self._num_ps
         self._told: list[list[Any]] = []
@@ -73,12 +66,7 @@ class Exchange:
 
     def pull(self, features: Any) -> None:
         """Bring all that a step on a batch reads into the network."""
-        wanted = self.rows.begin_step(features)
-        pause = _SHORTEST_PAUSE
-        while not self._pull(wanted, with_dense=True):
-            self._check()  # it is too far ahead of other tasks
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._pull(self.rows.begin_step(features), with_dense=True)
 
     def push(self) -> None:
         """Send the gradients that the network has, and wait until they are taken.
@@ -102,8 +90,8 @@ class Exchange:
         }
         self.staleness = self._client.ask_each(requests)[0].number
 
-    def _pull(self, wanted: Mapping[int, Tensor], with_dense: bool) -> bool:
-        """Put rows, and maybe dense variables, into the network, unless they come later."""
+    def _pull(self, wanted: Mapping[int, Tensor], with_dense: bool = False) -> None:
+        """Put rows, and maybe dense variables, into the network."""
         split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
         requests = {}
         for ps in range(self._num_ps):
@@ -116,10 +104,7 @@ class Exchange:
             # The ids of all tables are one tensor, which the counts divide.
             payload = [torch.tensor(counts), _together(of_tables)]
             requests[ps] = Message(Op.PULL, number=with_dense, payload=payload)
-        replies = self._client.ask_each(requests)
-        if any(reply.code == Status.LATER for reply in replies.values()):
-            return False
-        for ps, reply in replies.items():
+        for ps, reply in self._client.ask_each(requests).items():
             reader = Reader(reply)
             if with_dense:
                 buffer = self._values[ps].buffer
@@ -130,10 +115,6 @@ class Exchange:
                 shape, dtype = self.rows.row_shape(n)
                 found = reader.take((len(ids), *shape), dtype)
                 self.rows.put(n, wanted[n][places], found)
-        return True
-
-    def _fetch(self, wanted: dict[int, Tensor]) -> None:
-        self._pull(wanted, with_dense=False)
 
     def _dense_gradients(self, ps: int) -> list[Tensor]:
         """Return which dense variables of a server have a gradient, and all of them."""

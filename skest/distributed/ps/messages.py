@@ -56,7 +56,6 @@ class Status(IntEnum):
 
     OK = 0
     REFUSED = 1
-    LATER = 2
 
 
 class WireError(ValueError):

@@ -37,8 +37,6 @@ class Member:
 
     Parameters
     ----------
-    clock : int
-        Steps that it took, on the scale of the others.
     seen : float
         When it was last heard of.
     staleness : Counter
@@ -48,7 +46,6 @@ class Member:
         Whether it said that it does no more.
     """
 
-    clock: int
     seen: float
     staleness: Counter[int] = field(default_factory=Counter)
     has_left: bool = False
@@ -62,37 +59,24 @@ class Members:
     lease : float, seconds
         After so long a task that was not heard of is taken for lost: nobody waits for it
         any more. It may come back.
-    max_staleness : int or None
-        How many steps a task may be ahead of the slowest; None is any number.
-
-    References
-    ----------
-    Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-    Server", NeurIPS 2013.
     """
 
-    def __init__(self, lease: float, max_staleness: int | None = None) -> None:
-        self.lease, self.max_staleness = lease, max_staleness
+    def __init__(self, lease: float) -> None:
+        self.lease = lease
         self._all: dict[Peer, Member] = {}
         self._lock = threading.RLock()
 
     def heard(self, peer: Peer) -> None:
-        """Note that a task is there; one that is new, or back, is as far as the slowest."""
+        """Note that a task is there, or back."""
         with self._lock:
             now = time.monotonic()
-            known = self._all.get(peer)
-            if known is None or known.has_left or not self._is_present(known):
-                clock = min((m.clock for m in self._present()), default=0)
-                member = self._all.setdefault(peer, Member(clock, now))
-                member.clock, member.has_left = max(member.clock, clock), False
-            self._all[peer].seen = now
+            member = self._all.setdefault(peer, Member(now))
+            member.seen, member.has_left = now, False
 
     def pushed(self, peer: Peer, staleness: int) -> None:
         """Note that a task took a step."""
         with self._lock:
-            member = self._all[peer]
-            member.clock += 1
-            member.staleness[staleness] += 1
+            self._all[peer].staleness[staleness] += 1
 
     def left(self, peer: Peer) -> None:
         """Note that a task takes no more steps."""
@@ -100,21 +84,14 @@ class Members:
             if peer in self._all:
                 self._all[peer].has_left = True
 
-    def must_wait(self, peer: Peer) -> bool:
-        """Tell whether a task is too far ahead."""
-        if self.max_staleness is None:
-            return False
-        with self._lock:
-            slowest = min((m.clock for m in self._present()), default=0)
-            return self._all[peer].clock - slowest > self.max_staleness
-
     def active(self, but: Peer) -> list[str]:
         """Return the names of the others that are there and did not leave."""
         with self._lock:
+            earliest = time.monotonic() - self.lease
             return [
                 str(peer)
                 for peer, member in self._all.items()
-                if peer != but and not member.has_left and self._is_present(member)
+                if peer != but and not member.has_left and member.seen >= earliest
             ]
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -136,17 +113,6 @@ class Members:
         with self._lock:
             times = (member.seen for member in self._all.values())
             return max(times, default=float("-inf"))
-
-    def _is_present(self, member: Member) -> bool:
-        return time.monotonic() - member.seen <= self.lease
-
-    def _present(self) -> list[Member]:
-        """Return those whose steps count."""
-        return [
-            member
-            for member in self._all.values()
-            if not member.has_left and self._is_present(member)
-        ]
 
 
 _logger = logging.getLogger("skest")
@@ -171,8 +137,6 @@ class ParameterServer:
         What tasks must prove to know; None is nothing.
     lease : float, default=60.0
         Seconds after which a silent task is taken for lost.
-    max_staleness : int, default=None
-        How many steps a task may be ahead of the slowest. Only server 0 holds it back.
     use_locking : bool, default=True
         Whether reads wait for updates; these always wait for each other.
     timeout : float, default=30.0
@@ -197,7 +161,6 @@ class ParameterServer:
         *,
         secret: str | None = None,
         lease: float = 60.0,
-        max_staleness: int | None = None,
         use_locking: bool = True,
         timeout: float = 30.0,
         orphan_timeout: float = 1200.0,
@@ -208,7 +171,7 @@ class ParameterServer:
             host = address.rpartition(":")[0]
         self.address = f"{host}:{port}"
         self.ps = ps
-        self.members = Members(lease, max_staleness)
+        self.members = Members(lease)
         self.step = self._n_updates = 0
         self.use_locking = use_locking
         self._listening, self._secret, self._timeout = opened, secret, timeout
@@ -320,12 +283,8 @@ class ParameterServer:
             self._shard, self.step = shard, int(control["step"])
         return self.reply()
 
-    def pull(self, peer: Peer, request: Message) -> Message:
+    def pull(self, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        if self.ps == 0 and request.number and self.members.must_wait(peer):
-            # It asks again: to wait here would hold up gradients behind this request,
-            # and the other servers answered from before that.
-            return self.reply(Status.LATER)
         with self._lock if self.use_locking else contextlib.nullcontext():
             # Counted first: who does not wait may be given a part of the next update.
             n_updates = self._n_updates
@@ -443,7 +402,7 @@ class _Conversation:
     def _answer(self, request: Message) -> Message:
         server, code, control = self._server, request.code, request.control
         if code == Op.PULL:
-            return server.pull(self._peer, request)
+            return server.pull(request)
         if code == Op.INIT:
             self._arriving = _Arriving(control)
             return server.reply()

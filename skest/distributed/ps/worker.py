@@ -166,7 +166,6 @@ class AsyncReplica(Replica):
             self._attach(run)
         self._exchange = Exchange(
             *(self.client, run.network, spec.optimizers, self._variables),
-            check=self._check,
         )
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
