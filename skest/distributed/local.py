@@ -273,15 +273,13 @@ class ServedChief(AsyncReplica):
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step; raise the error of a process that has failed."""
-        with self._losing(run):
-            self._check()
+        self._check()
         return super().steps_taken(run)
 
     def finish(self, run: Run) -> None:
         """Wait for the others, which stop at once if this process was made to stop."""
         super().finish(run)
-        with self._losing(run):
-            self._workers.wait(_SECONDS_TO_STOP)
+        self._workers.wait(_SECONDS_TO_STOP)
 
     def close(self) -> None:
         """End the other processes."""

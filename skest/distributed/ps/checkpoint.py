@@ -7,7 +7,6 @@ no process but a server ever holds a table, and only the chief needs the directo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import blocks, reading
+from skest.checkpoints.format import blocks
 from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import (
     Message,
@@ -233,33 +232,34 @@ def outlined(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def state_of(
-    variables: Variables, network: nn.Module, optimizers: Sequence[Optimizer]
-) -> Part:
-    """Return what all servers together shall begin with, as it is in this process."""
-    descriptions, slots = described(network, optimizers)
-    values = unique_state(network)
-    tensors = {f"variable:{v.name}": values[v.name].detach() for v in variables.all}
-    return Part(descriptions, {**tensors, **slots})
-
-
-def state_in_files(
-    path: Path,
     variables: Variables,
     network: nn.Module,
     optimizers: Sequence[Optimizer],
+    saved: Checkpoint | None = None,
 ) -> Part:
-    """Return the same as it is in a checkpoint of this model; options are those of now."""
-    descriptions, _ = described(network, optimizers)
-    with reading(path) as files:
-        saved = files.state["scalars"]["optimizers"]
-        for description, of_saved in zip(descriptions, saved, strict=False):
-            description |= {key: of_saved[key] for key in ("slots", "values")}
-        stored = files.stored("variables")
-        tensors = {f"variable:{v.name}": stored[v.name]() for v in variables.all}
-        for name, read in files.stored("optimizer").items():
-            if not name.startswith(_OF_THIS_PROCESS):
-                tensors[name] = read()
-    return Part(descriptions, tensors)
+    """Return what all servers together shall begin with.
+
+    Parameters
+    ----------
+    variables, network, optimizers
+        Of the model; options of the optimizers are those of now.
+    saved : Checkpoint, default=None
+        Of this model: it has variables and slots. None is what they are in this process.
+    """
+    descriptions, slots = described(network, optimizers)
+    values: Mapping[str, Tensor] = unique_state(network)
+    if saved is not None:
+        of_saved = saved.scalars["optimizers"]
+        for description, old in zip(descriptions, of_saved, strict=False):
+            description |= {key: old[key] for key in ("slots", "values")}
+        values = saved.variables
+        slots = {
+            name: slot
+            for name, slot in saved.optimizer.items()
+            if not name.startswith(_OF_THIS_PROCESS)
+        }
+    tensors = {f"variable:{v.name}": values[v.name].detach() for v in variables.all}
+    return Part(descriptions, {**tensors, **slots})
 
 
 def upload(client: PSClient, variables: Variables, state: Part, step: int) -> None:
@@ -272,7 +272,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
     variables : Variables
         Of the network.
     state : Part
-        What `state_of` or `state_in_files` returned.
+        What `state_of` returned.
     step : int
         The global step.
     """
