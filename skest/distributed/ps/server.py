@@ -30,6 +30,11 @@ from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.variables import Part, Variables
 from skest.exceptions import PeerLostError
 
+_logger = logging.getLogger("skest")
+
+_SECONDS_OF_FAREWELL = 2.0
+_GLANCE = 0.2
+
 
 @dataclass
 class Member:
@@ -115,11 +120,6 @@ class Members:
             return max(times, default=float("-inf"))
 
 
-_logger = logging.getLogger("skest")
-_FAREWELL = 2.0
-_GLANCE = 0.2
-
-
 class ParameterServer:
     """One parameter server; call `start`, then `wait`.
 
@@ -183,17 +183,15 @@ class ParameterServer:
         self._stopped = threading.Event()
         self._failure: str | None = None
         self._started = time.monotonic()
-        self._threads: list[threading.Thread] = []
         self._sessions: set[Session] = set()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     def start(self) -> None:
         """Let tasks in, in the background."""
-        self._start(self._accept)
+        self._accepting.start()
 
     def wait(self) -> None:
         """Return when the chief has said so, or nobody has said anything for long.
-
-        No thread of the server is left then.
 
         Raises
         ------
@@ -205,12 +203,12 @@ class ParameterServer:
             if time.monotonic() - last > self._orphan_timeout:
                 _logger.warning("No task has been heard of for long: the server ends.")
                 break
-        self.close(_FAREWELL)
+        self.close(_SECONDS_OF_FAREWELL)
         if self._failure is not None:
             raise PeerLostError(self._failure)
 
     def close(self, farewell: float = 0.0) -> None:
-        """Let nobody in, and end all sessions and threads.
+        """Let nobody in, and end all sessions.
 
         Parameters
         ----------
@@ -218,14 +216,20 @@ class ParameterServer:
             Seconds that tasks have to close their sessions themselves.
         """
         self._stopped.set()
-        polite = time.monotonic() + farewell
-        while time.monotonic() < polite and self._sessions:
-            time.sleep(_GLANCE / 10)
+        # Chief and workers ask all servers at once: one may have told this one that it
+        # ends, while an answer to another task is still on its way.
+        self._await_end_of_sessions(farewell)
         for session in list(self._sessions):
             session.close()
-        for thread in self._threads:
-            thread.join(_FAREWELL + self._timeout)
+        # An update under way is brought to its end.
+        self._await_end_of_sessions(self._timeout)
+        self._accepting.join()
         self._listening.close()
+
+    def _await_end_of_sessions(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._sessions and time.monotonic() < end:
+            time.sleep(_GLANCE / 10)
 
     def stop(self, failure: str | None = None) -> None:
         """Let `wait` return, or raise an error with this text."""
@@ -237,18 +241,17 @@ class ParameterServer:
         while not self._stopped.is_set():
             try:
                 connection, _ = self._listening.accept()
-                self._start(self._serve, connection)
+                # A thread for each session: torch lets go of Python's lock while it
+                # computes, and who waits for a message takes no time.
+                serve = threading.Thread(
+                    target=self._serve, args=[connection], daemon=True
+                )
+                serve.start()
             except TimeoutError:
                 continue
             except (OSError, RuntimeError) as error:  # there may be room for it later
                 _logger.warning("There is no session with somebody: %s", error)
                 time.sleep(_GLANCE)
-
-    def _start(self, work: Callable[..., None], *args: Any) -> None:
-        self._threads = [t for t in self._threads if t.is_alive()]
-        thread = threading.Thread(target=work, args=args, daemon=True)
-        thread.start()
-        self._threads.append(thread)
 
     def _serve(self, connection: socket.socket) -> None:
         """Answer one task until it leaves; whatever it does, others go on."""
