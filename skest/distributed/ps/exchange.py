@@ -10,10 +10,38 @@ from torch.optim import Optimizer
 
 from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import Message, Op, Reader
-from skest.distributed.ps.optimizers import Flat
 from skest.distributed.ps.rows import RemoteRows
-from skest.distributed.ps.variables import Variables
+from skest.distributed.ps.variables import Variable, Variables, layout_of
 from skest.optimizers.state import group_options
+
+
+class _Dense:
+    """The dense variables that one server has, and their gradients, in two buffers."""
+
+    def __init__(
+        self, variables: Sequence[Variable], parameters: Mapping[str, nn.Parameter]
+    ) -> None:
+        self._members = [parameters[v.name] for v in variables]
+        device = self._members[0].device if self._members else torch.device("cpu")
+        layout = layout_of(variables)
+        self.values, self._flat = (
+            torch.zeros(layout.size, dtype=torch.uint8, device=device) for _ in range(2)
+        )
+        self._places = layout.parts(self._flat)
+        for parameter, value in zip(
+            self._members, layout.parts(self.values), strict=True
+        ):
+            parameter.data = value
+
+    def gradients(self) -> list[Tensor]:
+        """Return which of the variables have a gradient, and all gradients."""
+        there = [i for i, p in enumerate(self._members) if p.grad is not None]
+        present = torch.zeros(len(self._members), dtype=torch.uint8)
+        if there:
+            present[there] = 1
+            gradients: Any = [self._members[i].grad for i in there]
+            torch._foreach_copy_([self._places[i] for i in there], gradients)
+        return [present, self._flat]
 
 
 class Exchange:
@@ -46,17 +74,10 @@ class Exchange:
     ) -> None:
         self._client, self._optimizers = client, optimizers
         parameters = dict(network.named_parameters())
-        self._values, self._gradients, self._dense = [], [], []
-        for ps in range(variables.num_ps):
-            of_ps = variables.of_kind("dense", ps)
-            members = [parameters[v.name] for v in of_ps]
-            device = members[0].device if members else torch.device("cpu")
-            values, gradients = Flat(of_ps, device), Flat(of_ps, device)
-            for parameter, value in zip(members, values.tensors, strict=True):
-                parameter.data = value
-            self._dense.append(members)
-            self._values.append(values)
-            self._gradients.append(gradients)
+        self._dense = [
+            _Dense(variables.of_kind("dense", ps), parameters)
+            for ps in range(variables.num_ps)
+        ]
         self._num_ps = variables.num_ps
         self.rows = RemoteRows(network, variables, self._pull)
         # Also of servers that have no variables: one that hears of nobody for long ends.
@@ -84,7 +105,7 @@ class Exchange:
                 Op.PUSH,
                 number=self._versions[ps],
                 control={"options": options} if options else {},
-                payload=[*self._dense_gradients(ps), *of_tables],
+                payload=[*self._dense[ps].gradients(), *of_tables],
             )
             for ps, of_tables in enumerate(self._table_gradients())
         }
@@ -107,7 +128,7 @@ class Exchange:
         for ps, reply in self._client.ask_each(requests).items():
             reader = Reader(reply)
             if with_dense:
-                buffer = self._values[ps].buffer
+                buffer = self._dense[ps].values
                 buffer.copy_(reader.take(buffer.shape, torch.uint8))
                 self._versions[ps] = reply.number
             for n, shares in split.items():
@@ -115,17 +136,6 @@ class Exchange:
                 shape, dtype = self.rows.row_shape(n)
                 found = reader.take((len(ids), *shape), dtype)
                 self.rows.put(n, wanted[n][places], found)
-
-    def _dense_gradients(self, ps: int) -> list[Tensor]:
-        """Return which dense variables of a server have a gradient, and all of them."""
-        members, flat = self._dense[ps], self._gradients[ps]
-        there = [i for i, p in enumerate(members) if p.grad is not None]
-        present = torch.zeros(len(members), dtype=torch.uint8)
-        if there:
-            present[there] = 1
-            gradients: Any = [members[i].grad for i in there]
-            torch._foreach_copy_([flat.tensors[i] for i in there], gradients)
-        return [present, flat.buffer]
 
     def _table_gradients(self) -> list[list[Tensor]]:
         """Return for each server how many rows of each table, all ids, and values.

@@ -2,7 +2,6 @@
 """The variables in one parameter server, and the rule that updates them."""
 
 import inspect
-import math
 import operator
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ from skest.distributed.ps.variables import (
     Part,
     Variable,
     Variables,
+    layout_of,
     n_rows_of,
     variable_of,
 )
@@ -81,13 +81,12 @@ class Shard:
         self._tables = variables.of_kind("table", ps)
         n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
         self._n_rows, self._limits = n_rows, torch.tensor(n_rows, dtype=torch.int64)
-        self._flat = Flat(self._dense)
-        self._parameters = {
-            v.name: nn.Parameter(tensor)
-            for v, tensor in zip(self._dense, self._flat.tensors, strict=True)
-        }
-        for v, place in zip(self._dense, self._flat.tensors, strict=True):
+        self._layout = layout_of(self._dense)
+        self._buffer = torch.zeros(self._layout.size, dtype=torch.uint8)
+        self._parameters: dict[str, nn.Parameter] = {}
+        for v, place in zip(self._dense, self._layout.parts(self._buffer), strict=True):
             place.copy_(self._given(part.tensors, v, v.shape))
+            self._parameters[v.name] = nn.Parameter(place)
         for v, n in zip(self._tables, n_rows, strict=True):
             shape = (n, *v.shape[1:])
             self._parameters[v.name] = row_table(self._given(part.tensors, v, shape))
@@ -103,7 +102,7 @@ class Shard:
 
     def pull(self, reader: Reader, with_dense: bool) -> list[Tensor]:
         """Return copies of the dense variables and of the rows that are asked for."""
-        found = [self._flat.buffer.clone()] if with_dense else []
+        found = [self._buffer.clone()] if with_dense else []
         if self._tables:
             counts = reader.take([len(self._tables)]).tolist()
             for v, ids in zip(self._tables, self._ids(reader, counts), strict=True):
@@ -127,9 +126,9 @@ class Shard:
         present = reader.take([len(self._dense)], torch.uint8).tolist()
         # All in one piece, as they are in memory: one copy, whatever the number of
         # variables.
-        flat = reader.take([len(self._flat.buffer)], torch.uint8)
+        flat = reader.take([self._layout.size], torch.uint8)
         for v, part, is_there in zip(
-            self._dense, self._flat.parts(flat), present, strict=True
+            self._dense, self._layout.parts(flat), present, strict=True
         ):
             if is_there:
                 gradients[v.name] = part
@@ -338,47 +337,3 @@ def _class(module: str, name: str) -> type[Optimizer]:
             "parameter server can do. Use another, such as Adagrad."
         )
     return found
-
-
-_ALIGNMENT = 64  # bytes, of all memory that torch allocates
-
-
-class Flat:
-    """A buffer of bytes, and a tensor for each variable that is a part of it.
-
-    Parameters
-    ----------
-    variables : sequence of Variable
-        In the order that the other side has.
-    device : torch.device, default="cpu"
-        Where the buffer is.
-
-    Attributes
-    ----------
-    buffer : Tensor of uint8
-        All of them, zeros at first.
-    tensors : list of Tensor
-        Parts of `buffer`, one for each variable.
-    """
-
-    def __init__(
-        self, variables: Sequence[Variable], device: torch.device | str = "cpu"
-    ) -> None:
-        dtypes = [dtype_named(v.dtype) for v in variables]
-        shapes = [v.shape for v in variables]
-        ends = [0]
-        for dtype, shape in zip(dtypes, shapes, strict=True):
-            size = math.prod(shape) * dtype.itemsize
-            ends.append(ends[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
-        self.buffer = torch.zeros(ends[-1], dtype=torch.uint8, device=device)
-        self._layout = list(zip(ends[:-1], dtypes, shapes, strict=True))
-        self.tensors = self.parts(self.buffer)
-
-    def parts(self, buffer: Tensor) -> list[Tensor]:
-        """Return the tensors in another buffer of the same size."""
-        return [
-            buffer[start : start + math.prod(shape) * dtype.itemsize]
-            .view(dtype)
-            .view(shape)
-            for start, dtype, shape in self._layout
-        ]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from skest.distributed.layout import Layout
 from skest.distributed.ps.messages import dtype_named, name_of_dtype
 from skest.optimizers.row_sparse import RowSparse, is_row_table, rule_of
 from skest.optimizers.state import named_state
@@ -157,6 +158,11 @@ class Part(NamedTuple):
 
     optimizers: list[dict[str, Any]]
     tensors: Mapping[str, Any]
+
+
+def layout_of(variables: Sequence[Variable]) -> Layout:
+    """Return where variables are in the buffer that they travel in."""
+    return Layout((dtype_named(v.dtype), v.shape) for v in variables)
 
 
 def variable_of(key: str) -> str:
