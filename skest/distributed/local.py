@@ -23,7 +23,7 @@ from skest.checkpoints.store import MemoryStore
 from skest.config.run_config import RunConfig
 from skest.config.strategies import AsyncParameterServer, SharedMemory
 from skest.core.random import seed_sequence
-from skest.distributed.processes import TASK, Processes, write_job
+from skest.distributed.processes import TASK, Processes, read_job, write_job
 from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
@@ -125,9 +125,9 @@ class Workers(Processes):
         for index in range(1, self._n):
             self.start(
                 f"worker-{index}",
-                self._job,
+                _do_part,
                 {"index": index, "max_steps": last_step, "open_part": open_part},
-                files=files,
+                files=(self._job.fileno(), *files),
                 environ={"OMP_NUM_THREADS": str(threads)},
             )
 
@@ -199,8 +199,7 @@ class SharedMemoryChief(SharedMemoryReplica):
         if run.stop_reason == INPUT_ENDED:
             self._workers.wait(self._strategy.lease, lambda: self.global_step)
         self.stop_others()
-        if not self.is_alone:  # who has not begun will not
-            self._workers.wait(_SECONDS_TO_STOP)
+        self._workers.wait(_SECONDS_TO_STOP)
         move_to_step(run, self.global_step)
 
     def close(self) -> None:
@@ -254,20 +253,19 @@ class ServedChief(AsyncReplica):
             "timeout": strategy.timeout,
             "orphan_timeout": _NEVER,
         }
-        with write_job(serve_at, options) as job:
-            for ps, listening in enumerate(self._sockets):
-                self._workers.start(
-                    f"ps-{ps}",
-                    job,
-                    {"ps": ps},
-                    files=(listening.fileno(),),
-                    environ={"OMP_NUM_THREADS": "1"},
-                    may_die=False,
-                )
-            self._workers.start_all(
-                run, functools.partial(_open_session, strategy, self._make_part)
+        for ps, listening in enumerate(self._sockets):
+            self._workers.start(
+                f"ps-{ps}",
+                serve_at,
+                {"ps": ps, **options},
+                files=(listening.fileno(),),
+                environ={"OMP_NUM_THREADS": "1"},
+                may_die=False,
             )
-            super().begin(run)
+        self._workers.start_all(
+            run, functools.partial(_open_session, strategy, self._make_part)
+        )
+        super().begin(run)
         for listening in self._sockets:  # or who connects would wait for a dead server
             listening.close()
 
@@ -289,6 +287,11 @@ class ServedChief(AsyncReplica):
         self._workers.close()
 
 
+def _do_part(files: list[int], **arguments: Any) -> None:
+    """Train in a process that a chief has started; the first file has the job."""
+    read_job(files[0])(files=files[1:], **arguments)
+
+
 def train_part(
     model_fn: Callable[..., Any],
     input_fn: Callable[..., Any],
@@ -296,7 +299,7 @@ def train_part(
     index: int,
     max_steps: int | None,
     open_part: Callable[[int, list[int]], Replica],
-    files: list[int] | None = None,
+    files: list[int],
 ) -> None:
     """Train in a process that a chief has started.
 
@@ -310,7 +313,7 @@ def train_part(
         Global step to stop at.
     open_part : callable
         ``open_part(index, files)`` makes the part of this process.
-    files : list of int, default=None
+    files : list of int
         Descriptors of what it shares with others.
     """
     if config.random_seed is not None:
@@ -321,7 +324,7 @@ def train_part(
     builder = ModelBuilder(ModelFn(model_fn, None), config, directory, _ignore)
     # Hooks run in the chief only, and what is saved is the chief's.
     order = TrainingOrder(input_fn, [], [], None, max_steps, _ignore)
-    with open_part(index, files or []) as replica:
+    with open_part(index, files) as replica:
         run_training(builder, order, replica, MemoryStore(), _ignore)
 
 

@@ -151,11 +151,6 @@ class SharedMemoryReplica(Replica):
         """Steps taken by all processes."""
         return int(self._steps.sum())
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other process has begun."""
-        return int(self._is_here.sum()) <= 1
-
     def begin(self, run: Run) -> None:
         """Move the variables into the common memory, or take those that are there."""
         if self.memory is None:
@@ -163,7 +158,6 @@ class SharedMemoryReplica(Replica):
             self._steps[self._index] = run.global_step
         _use(run, self.memory.tensors)
         move_to_step(run, self.global_step)
-        self._is_here[self._index] = 1
         self._stop_if_asked(run)
 
     def steps_taken(self, run: Run) -> int:
@@ -198,11 +192,7 @@ class SharedMemoryReplica(Replica):
 
     @property
     def _steps(self) -> Any:
-        return self.memory.counters[1 : 1 + self._num_workers]
-
-    @property
-    def _is_here(self) -> Any:
-        return self.memory.counters[1 + self._num_workers :]
+        return self.memory.counters[1:]
 
 
 def _share(run: Run, num_workers: int) -> SharedTensors:
@@ -225,7 +215,7 @@ def _share(run: Run, num_workers: int) -> SharedTensors:
                 "than tensors of its variables. Use Adagrad, Adam, Ftrl, RMSprop or SGD."
             )
         tensors |= {f"{i}:{name}": slot for name, slot in slots.items()}
-    return SharedTensors.create(tensors, n_counters=1 + 2 * num_workers)
+    return SharedTensors.create(tensors, n_counters=1 + num_workers)
 
 
 def _use(run: Run, tensors: dict[str, Tensor]) -> None:
