@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +17,7 @@ from skest.core.checks import (
     FormerArguments,
     check_choice,
     check_integer,
+    check_not_negative,
     check_positive,
 )
 
@@ -114,14 +114,13 @@ class KeepBest:
 _SAVE_SECS_DEFAULT = 600
 EXECUTIONS = ("auto", "eager", "graph")
 
-# Settings that are None or a number: of which kind, and the smallest.
-_NUMBERS: dict[str, tuple[type, int]] = {
-    "random_seed": (Integral, 0),
-    "save_summary_steps": (Integral, 0),
-    "save_checkpoints_steps": (Integral, 0),
-    "save_checkpoints_secs": (Real, 0),
-    "keep_checkpoint_max": (Integral, 0),
-    "log_step_count_steps": (Integral, 1),
+# Settings that are None or an integer, with the smallest.
+_INTEGERS = {
+    "random_seed": 0,
+    "save_summary_steps": 0,
+    "save_checkpoints_steps": 0,
+    "keep_checkpoint_max": 0,
+    "log_step_count_steps": 1,
 }
 
 
@@ -270,14 +269,14 @@ class RunConfig(FormerArguments):
                 f"set; got {self.save_checkpoints_steps} and "
                 f"{self.save_checkpoints_secs}."
             )
-        for name, (kind, minimum) in _NUMBERS.items():
-            if getattr(self, name) is not None:
-                _check_number(name, getattr(self, name), kind, minimum=minimum)
-        check_positive(
-            self.keep_checkpoint_every_n_hours,
-            "keep_checkpoint_every_n_hours",
-            "RunConfig",
-        )
+        for name, minimum in _INTEGERS.items():
+            if (value := getattr(self, name)) is not None:
+                check_integer(value, name, "RunConfig", minimum)
+        for name in ("save_checkpoints_secs", "max_worker_delay_secs"):
+            if (value := getattr(self, name)) is not None:
+                check_not_negative(value, name, "RunConfig")
+        for name in ("keep_checkpoint_every_n_hours", "session_creation_timeout_secs"):
+            check_positive(getattr(self, name), name, "RunConfig")
         if not isinstance(self.keep_best, KeepBest | None):
             raise TypeError(
                 f"'keep_best' must be a skest.KeepBest or None; got {self.keep_best!r}."
@@ -288,7 +287,7 @@ class RunConfig(FormerArguments):
             )
         check_choice(self.execution, "execution", "RunConfig", EXECUTIONS)
         if self.num_threads != "auto":
-            _check_number("num_threads", self.num_threads, Integral, minimum=1)
+            check_integer(self.num_threads, "num_threads", "RunConfig", 1)
         self._check_distribution()
 
     def _choose_save_interval(self) -> None:
@@ -310,15 +309,6 @@ class RunConfig(FormerArguments):
                 "'eval_distribute' must be a skest.distributed.DataParallel or None; "
                 f"got {self.eval_distribute!r}."
             )
-        if self.max_worker_delay_secs is not None:
-            _check_number(
-                "max_worker_delay_secs", self.max_worker_delay_secs, Real, minimum=0
-            )
-        check_positive(
-            self.session_creation_timeout_secs,
-            "session_creation_timeout_secs",
-            "RunConfig",
-        )
         if not isinstance(self.task, TaskConfig):
             raise TypeError(
                 f"'task' must be a skest.distributed.TaskConfig; got {self.task!r}."
@@ -421,14 +411,6 @@ class RunConfig(FormerArguments):
         if sum(changes.get(name) is not None for name in pair) == 1:
             changes = dict.fromkeys(pair) | changes
         return dataclasses.replace(self, **changes)
-
-
-def _check_number(name: str, value: Any, kind: type, *, minimum: float) -> None:
-    expected = "an integer" if kind is Integral else "a number"
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"'{name}' must be {expected}; got {value!r}.")
-    if not (minimum <= value and math.isfinite(value)):  # type: ignore[operator, arg-type]
-        raise ValueError(f"'{name}' must be {expected} >= {minimum}; got {value!r}.")
 
 
 def check_config(

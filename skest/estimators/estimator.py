@@ -394,13 +394,21 @@ class Estimator:
 
             if serve_if_ps(self._config):
                 return self
+        order = TrainingOrder(
+            input_fn, hooks, listeners, steps, max_steps, self._warm_start
+        )
         with (
             self._replica(input_fn, steps, max_steps) as replica,
             self._training_lock(replica) as check_lock,
         ):
-            self._train(
-                input_fn, hooks, listeners, steps, max_steps, check_lock, replica
-            )
+            store = self._store if replica.is_chief else MemoryStore()
+            run = run_training(self._builder, order, replica, store, check_lock)
+            if run is not None and replica.result is not None:
+                # The chief's directory is not to be seen from here: what it saved was
+                # sent.
+                self._config = self._config.replace(model_dir=None)
+                self._store = MemoryStore(replica.result)
+                self._store.note_stop(str(run.stop_reason))
         return self
 
     def evaluate(
@@ -646,27 +654,6 @@ class Estimator:
         from skest.distributed.replicas import replica_for
 
         return replica_for(self.model_fn, input_fn, self._config, steps, max_steps)
-
-    def _train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: list[Hook],
-        listeners: list[CheckpointListener],
-        steps: int | None,
-        max_steps: int | None,
-        check_lock: Callable[[], None],
-        replica: Replica,
-    ) -> None:
-        order = TrainingOrder(
-            input_fn, hooks, listeners, steps, max_steps, self._warm_start
-        )
-        store = self._store if replica.is_chief else MemoryStore()
-        run = run_training(self._builder, order, replica, store, check_lock)
-        if run is not None and replica.result is not None:
-            self._config = self._config.replace(model_dir=None)
-            # The chief's directory is not to be seen from here: what it saved was sent.
-            self._store = MemoryStore(replica.result)
-            self._store.note_stop(str(run.stop_reason))
 
     def _training_lock(
         self, replica: Replica
