@@ -178,16 +178,13 @@ class RowSparse(Optimizer):
         # decay.
         if type(self.inner) is not torch.optim.Adagrad or self.counts_all_steps:
             return
-        for group in self.param_groups:
-            for param in group["params"]:
-                grad = param.grad
-                if (
-                    not group["weight_decay"]
-                    and grad is not None
-                    and self._touches_rows(param, grad)
-                    and len(param) <= grad._nnz()
-                ):
-                    param.grad = grad.to_dense()
+        for group, param in self._members():
+            if (
+                not group["weight_decay"]
+                and self._touches_rows(param)
+                and len(param) <= param.grad._nnz()
+            ):
+                param.grad = param.grad.to_dense()
 
     def _lend(
         self, group: dict[str, Any], touched: dict[Tensor, _Touched], loans: list[_Loan]
@@ -219,9 +216,8 @@ class RowSparse(Optimizer):
         """Return what the gradients of row tables hold, summed for equal ids."""
         touched = {
             param: _Touched(param.grad._indices()[0], param.grad._values())
-            for group in self.param_groups
-            for param in group["params"]
-            if param.grad is not None and self._touches_rows(param, param.grad)
+            for _, param in self._members()
+            if self._touches_rows(param)
         }
         alike: dict[Any, list[Tensor]] = defaultdict(list)
         for table, (_, values) in touched.items():
@@ -233,9 +229,18 @@ class RowSparse(Optimizer):
                 touched.update(self._summed({t: touched[t] for t in together}))
         return touched
 
-    def _touches_rows(self, param: Tensor, grad: Tensor) -> bool:
+    def _members(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield all parameters, each with its group."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                yield group, param
+
+    def _touches_rows(self, param: Tensor) -> bool:
         """Tell whether a gradient is that of rows; raise ValueError if of parts."""
-        if not grad.is_sparse or not (grad._nnz() or self.counts_all_steps):
+        grad = param.grad
+        if grad is None or not grad.is_sparse:
+            return False
+        if not (grad._nnz() or self.counts_all_steps):
             return False
         if grad.sparse_dim() != 1:
             raise ValueError(
@@ -264,12 +269,7 @@ class RowSparse(Optimizer):
 
     def _room(self) -> int:
         """Return for how many rows there is an integer; tables share it if they fit."""
-        sizes = [
-            len(param)
-            for group in self.param_groups
-            for param in group["params"]
-            if param.ndim
-        ]
+        sizes = [len(param) for _, param in self._members() if param.ndim]
         return max(max(sizes), min(sum(sizes), _ROWS_TOGETHER))
 
     def _integers(self, device: torch.device) -> Tensor:

@@ -306,15 +306,39 @@ class RemoteRows:
         values = self._tables[number].values
         return values.shape[1:], values.dtype
 
-    def check_gradients(self) -> None:
-        """Raise ValueError if rows have a gradient that were not brought."""
-        ids = {
-            n: found._indices()[0]
+    def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
+        """Return the unique ids and the gradients of their rows, for every table.
+
+        Raises
+        ------
+        ValueError
+            If a gradient is dense, or rows have one that were not brought.
+        """
+        gradients = {
+            n: gradient
             for n, table in enumerate(self._tables)
-            if (found := table.gradient()) is not None
+            if (gradient := table.gradient()) is not None
         }
-        if not ids:
-            return
+        found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
+        if found:
+            self._check_brought({n: ids for n, (ids, _) in found.items()})
+        several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
+        if several:
+            ids, known = {n: found[n][0] for n in several}, self._brought
+            distinct = distinct_rows(ids, self._starts, known)  # known most often
+            sums = distinct.summed({n: found[n][1] for n in several})
+            found |= {n: (distinct.ids[n], sums[n]) for n in several}
+        return [found.get(n) for n in range(len(self))]
+
+    def close(self) -> None:
+        """Let go of the network."""
+        for handle in self._handles:
+            handle.remove()
+        for table in self._tables:
+            delattr(table.parameter, _BRING)
+
+    def _check_brought(self, ids: dict[int, Tensor]) -> None:
+        """Raise ValueError unless all rows came: of others, zeros were computed with."""
         through, known = counted_through(ids, self._starts), self._brought
         if known is not None and torch.equal(known.through, through):
             return  # all of them were brought before the step
@@ -330,35 +354,6 @@ class RemoteRows:
                 "in Python, or call skest.feature_columns.lookup.bring_rows(table, ids) "
                 "before."
             )
-
-    def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
-        """Return the unique ids and the gradients of their rows, for every table.
-
-        Raises
-        ------
-        ValueError
-            If a gradient is dense.
-        """
-        gradients = {
-            n: gradient
-            for n, table in enumerate(self._tables)
-            if (gradient := table.gradient()) is not None
-        }
-        found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
-        several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
-        if several:
-            ids, known = {n: found[n][0] for n in several}, self._brought
-            distinct = distinct_rows(ids, self._starts, known)  # known most often
-            sums = distinct.summed({n: found[n][1] for n in several})
-            found |= {n: (distinct.ids[n], sums[n]) for n in several}
-        return [found.get(n) for n in range(len(self))]
-
-    def close(self) -> None:
-        """Let go of the network."""
-        for handle in self._handles:
-            handle.remove()
-        for table in self._tables:
-            delattr(table.parameter, _BRING)
 
     def _watch(self, network: nn.Module) -> None:
         """Fetch what modules look up, and what `bring_rows` asks for."""

@@ -294,23 +294,6 @@ def n_rows_of(n_rows: int, ps: int, num_ps: int) -> int:
     return len(range(ps, n_rows, num_ps))
 
 
-def elsewhere_of(
-    variables: Variables, network: nn.Module
-) -> tuple[set[str], dict[str, str]]:
-    """Return what servers train.
-
-    Returns
-    -------
-    names : set of str
-        First names of those variables.
-    others : dict of str to str
-        Their other names in the ``state_dict``, each with the first.
-    """
-    names = {v.name for v in variables.all if v.kind != "constant"}
-    others = {o: name for o, name in aliases(network).items() if name in names}
-    return names, others
-
-
 @contextmanager
 def hidden(network: nn.Module, names: set[str]) -> Iterator[None]:
     """Leave variables out of the ``state_dict`` of a network."""

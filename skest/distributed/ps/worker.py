@@ -29,7 +29,7 @@ from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
 from skest.distributed.ps.rows import TablesElsewhere
-from skest.distributed.ps.variables import Variables, elsewhere_of, hidden, unique_state
+from skest.distributed.ps.variables import Variables, aliases, hidden, unique_state
 from skest.engine.loop import (
     INPUT_ENDED,
     Halves,
@@ -227,11 +227,12 @@ class AsyncReplica(Replica):
         if not self._is_saving:
             whole = {n: t[:] if t.shape else t for n, t in found.tensors.items()}
             found = found._replace(tensors=whole)
-        elsewhere, others = elsewhere_of(self._variables, run.network)
+        trained = {v.name for v in self._variables.all if v.kind != "constant"}
+        others = {o: n for o, n in aliases(run.network).items() if n in trained}
         shown = copy.copy(run)
         # The position in the input counts the steps of this process.
         shown.global_step, shown.start_step = found.step, found.step - self._own_steps
-        with hidden(run.network, elsewhere | others.keys()):
+        with hidden(run.network, trained | others.keys()):
             captured = capture(shown)
         return join(found, captured, others)
 
@@ -344,14 +345,12 @@ class AsyncReplica(Replica):
         labels: Any,
         after_backward: Callable[[], None] | None = None,
     ) -> Tensor:
-        exchange: Exchange = self._exchange
-        exchange.pull(features)
+        self._exchange.pull(features)
         loss = gradients(features, labels)
-        exchange.rows.check_gradients()
         if after_backward is not None:
             after_backward()
         clip_trained(run.spec)
-        exchange.push()
+        self._exchange.push()
         return loss
 
     def _log_tasks(self, timer: Timer) -> None:
