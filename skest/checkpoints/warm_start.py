@@ -22,6 +22,7 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import is_checkpoint, read_checkpoint
 from skest.checkpoints.store import DirectoryStore
 from skest.checkpoints.vocab_info import VocabInfo
+from skest.core.checks import as_tuple
 from skest.core.files import list_versions
 from skest.core.tables import TitledTable
 from skest.exceptions import CheckpointMismatchError, NotFittedError
@@ -193,7 +194,7 @@ def planned_transfers(
             continue
         try:
             transfer = _transfer(
-                variable, previous.get(old_name), as_list(vocab_infos.get(name))
+                variable, previous.get(old_name), as_tuple(vocab_infos.get(name))
             )
         except ValueError as error:
             called = name if old_name == name else f"{name} (before: {old_name})"
@@ -237,13 +238,6 @@ def _unknown_names(
             elif name not in selected:
                 problems.append(f"'{parameter}': {name!r} is not selected")
     return problems
-
-
-def as_list(infos: VocabInfo | Sequence[VocabInfo] | None) -> list[VocabInfo]:
-    """Return one VocabInfo, several or none as a list."""
-    if infos is None:
-        return []
-    return [infos] if isinstance(infos, VocabInfo) else list(infos)
 
 
 def _transfer(
@@ -548,7 +542,7 @@ def _log(report: WarmStartReport, settings: WarmStartSettings) -> None:
             "The warm start took nothing over; training starts anew. %s", report
         )
     for name, infos in (settings.var_name_to_vocab_info or {}).items():
-        for info in as_list(infos):
+        for info in as_tuple(infos):
             if info.doubt:
                 _logger.warning(
                     "The warm start of %r took over no entry along axis %d: %s.",

@@ -118,20 +118,6 @@ T = TypeVar("T")
 Several: TypeAlias = Iterable[T] | T | None
 
 
-def check_steps(**named: int | None) -> None:
-    """Raise ValueError or TypeError unless at most one number is given, and positive."""
-    given = {name: value for name, value in named.items() if value is not None}
-    if len(given) > 1:
-        raise ValueError(
-            f"Only one of {' and '.join(map(repr, given))} can be given; got {given}."
-        )
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise TypeError(f"'{name}' must be an integer; got {value!r}.")
-        if value <= 0:
-            raise ValueError(f"'{name}' must be positive; got {value}.")
-
-
 def as_tuple(values: Several[T]) -> tuple[T, ...]:
     """Return one object, several or none (None, as in TensorFlow) as a tuple."""
     if values is None:

@@ -29,7 +29,7 @@ from skest.checkpoints.warm_start import (
     warm_start,
 )
 from skest.config.run_config import KeepBest, RunConfig, check_config, is_alone
-from skest.core.checks import Several, check_all, check_steps
+from skest.core.checks import Several, check_all, check_integer
 from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
 from skest.engine.evaluation import run_evaluation
@@ -381,7 +381,14 @@ class Estimator:
         another kind or size, with a warning, and any input with
         ``RunConfig(resume_input=False)``, starts anew.
         """
-        check_steps(steps=steps, max_steps=max_steps)
+        for name, number in (("steps", steps), ("max_steps", max_steps)):
+            if number is not None:
+                check_integer(number, name, "train", 1)
+        if steps is not None and max_steps is not None:
+            raise ValueError(
+                "Only one of 'steps' and 'max_steps' can be given; got "
+                f"{steps} and {max_steps}."
+            )
         hooks = check_all(hooks, Hook, "hooks")
         listeners = check_all(saving_listeners, CheckpointListener, "saving_listeners")
         start = self._store.latest_step() or 0
@@ -448,7 +455,8 @@ class Estimator:
             If `steps` is not positive, `checkpoint_path` is no checkpoint or the input
             is empty.
         """
-        check_steps(steps=steps)
+        if steps is not None:
+            check_integer(steps, "steps", "evaluate", 1)
         hooks = check_all(hooks, Hook, "hooks")
         checkpoint = self._checkpoint(checkpoint_path)
         builder = self._builder
