@@ -180,6 +180,7 @@ def planned_transfers(
     known, given = settings.known_changes, settings.var_name_to_vocab_info or {}
     vocab_infos = {**known.vocab_infos, **given}
     selected, problems = _selected(settings.vars_to_warm_start, variables)
+    # Who gives a vocabulary means the variable; in TensorFlow it has to be selected, too.
     selected |= given.keys()
     problems += _unknown_names(settings, variables, selected)
     values: dict[str, Tensor] = {}
@@ -187,6 +188,7 @@ def planned_transfers(
     for name, variable in variables.items():
         n_rows = len(variable) if variable.ndim else 1
         old_name = previous_names.get(name, name)
+        # A column that is new since the fit is no mistake of the user's.
         left_out = name in known.reasons and old_name not in previous
         if left_out or name not in selected:
             reason = known.reasons[name] if left_out else "not selected"
@@ -570,6 +572,7 @@ def _checkpoint_path(path: Path) -> Path:
     """Return the directory of the checkpoint that is meant by `path`."""
     if is_checkpoint(path):
         return path
+    # As tf.train.warm_start: a directory stands for its latest checkpoint.
     latest = DirectoryStore(path).latest_path()
     if latest is not None:
         return latest

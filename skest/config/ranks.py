@@ -78,6 +78,8 @@ def slurm_ranks(environ: Mapping[str, str]) -> Ranks:
     nodes = expand_nodes(_of_step(environ, "JOB_NODELIST", "STEP_NODELIST"))
     counts = _of_step(environ, "TASKS_PER_NODE", "STEP_TASKS_PER_NODE")
     hosts = hosts_of_tasks(nodes, n_tasks, counts)
+    # A wrong address would be waited for until a timeout, so what SLURM tells twice is
+    # compared here.
     first: dict[str, int] = {}
     local = [rank - first.setdefault(host, rank) for rank, host in enumerate(hosts)]
     told = _integer(environ, "SLURM_LOCALID", 0, default=local[own])

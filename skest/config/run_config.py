@@ -291,6 +291,7 @@ class RunConfig(FormerArguments):
         self._check_distribution()
 
     def _choose_save_interval(self) -> None:
+        # Frozen: only `object` may set what follows from other fields.
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps == "auto":
             object.__setattr__(self, "save_checkpoints_steps", None)
@@ -407,6 +408,8 @@ class RunConfig(FormerArguments):
                 f"RunConfig has no field {', '.join(map(repr, unknown))}; "
                 f"its fields are {', '.join(names)}."
             )
+        # As `_validate_save_ckpt_with_replaced_keys` of tf.estimator: the one that is given
+        # takes the place of the other.
         pair = ("save_checkpoints_steps", "save_checkpoints_secs")
         if sum(changes.get(name) is not None for name in pair) == 1:
             changes = dict.fromkeys(pair) | changes
@@ -448,6 +451,8 @@ def strategy_of(config: RunConfig) -> Strategy | None:
         With ``train_distribute=None`` in a cluster that has parameter servers, it is
         ``AsyncParameterServer()``, as with ``TF_CONFIG`` in TensorFlow.
     """
+    # As `_get_replica_device_setter` of tf.estimator: variables go to the servers that the
+    # cluster has.
     if config.train_distribute is None and config.num_ps_replicas:
         return AsyncParameterServer()
     return config.train_distribute

@@ -30,6 +30,7 @@ from skest.config.cluster import secret_of_cluster
 from skest.core.checks import ArgumentParser
 from skest.exceptions import TaskFailedError
 
+# Kubernetes and SLURM leave 30 by default between SIGTERM and SIGKILL.
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_TO_END = 2.0  # after SIGTERM
 _GLANCE = 0.05
@@ -165,6 +166,7 @@ def _see_to(tasks: Sequence[Task], options: argparse.Namespace) -> None:
     ):
         # Servers first: the others fail because of them.
         lost = [task for task in servers if task.has_failed]
+        # A server that ends with an error behind the chief has nothing left to lose.
         if chief.status == 0:
             chief_ended = chief_ended or time.monotonic()
         elif lost:

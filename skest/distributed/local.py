@@ -116,6 +116,7 @@ class Workers(Processes):
         self, run: Run, open_part: Callable[..., Replica], files: tuple[int, ...] = ()
     ) -> None:
         """Start them; ``open_part(index, files)`` makes the part of each, there."""
+        # `steps` counts those of all workers together, as the global step does.
         last_step = self._max_steps
         if self._steps is not None:
             last_step = run.start_step + self._steps
@@ -225,6 +226,8 @@ class ServedChief(AsyncReplica):
     def __init__(self, config: RunConfig, workers: Workers) -> None:
         strategy: Any = config.train_distribute
         self._workers = workers
+        # They listen before the servers run: workers can connect at once, and no port
+        # is lost to another program between its choice and its use.
         self._sockets = [
             socket.create_server(("127.0.0.1", 0)) for _ in range(strategy.num_ps)
         ]

@@ -79,6 +79,8 @@ class Peers:
         self._timeout = datetime.timedelta(seconds=timeout)
         if not dist.is_initialized():
             _check_environment(strategy)
+            # Counts and reasons to stop go by gloo also beside GPUs: who waits for NCCL
+            # waits for all that the GPU still has to do.
             self._join("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
         self._store = dist.distributed_c10d._get_default_store()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -157,6 +159,7 @@ class Peers:
         """Return the checkpoint of rank 0, on which the others give None."""
         if self.size == 1:
             return checkpoint
+        # First what there is, so that all make room for it; the values follow as bytes.
         outline: Any = None if checkpoint is None else dict(vars(checkpoint))
         for kind in _TENSORS if outline else ():
             outline[kind] = {
@@ -403,6 +406,7 @@ class SynchronousReplica(Replica):
             The sum over all processes; None if they stop.
         """
         own = _STOPPED if reason is not None and reason not in _REASONS else reason
+        # One exchange a step: all see the same sums, and so stop behind the same one.
         *stopping, total = self.peers.summed([*(own == r for r in _REASONS), n])
         for common, count in zip(_REASONS, stopping, strict=True):
             if count:

@@ -134,6 +134,8 @@ class Processes:
 
     def _begin(self, job: _Job) -> None:
         job.n_starts += 1
+        # The environment is read when torch is imported: threads of OpenMP can't be chosen
+        # later for all threads of a process.
         job.executor = ProcessPoolExecutor(max_workers=1, env=job.environ)
         handles = [DupFd(number) for number in job.files]
         job.future = job.executor.submit(

@@ -105,6 +105,8 @@ def launch(
         ray.init()
     kinds = [*["chief"], *["worker"] * (workers - 1), *["evaluator"] * bool(evaluator)]
     run = _Run(kinds, ps, resources or {}, max_restarts)
+    # Ray starts a worker again by itself. A lost server is the loss of the training so far:
+    # all tasks go on from the last checkpoint together.
     for n_left in reversed(range(max_restarts + 1)):
         try:
             run.run(work, list(arguments), start_timeout)
@@ -189,6 +191,8 @@ class _Run:
                 index = self._kinds[:place].count(kind)
                 environ = environ_of(cluster, kind, index, self._secret)
                 options = self._options(kind, environ)
+                # As a task, which Ray retries. Servers are actors: their address must
+                # be known before the others are started.
                 task = ray.remote(_do).options(
                     **options, max_retries=self._max_restarts
                 )

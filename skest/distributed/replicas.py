@@ -103,6 +103,8 @@ def replica_for(
         return DataParallelReplica(config.device)
     if isinstance(strategy, LocalSGD):
         return LocalSGDReplica(strategy.sync_every, config.device)
+    # Whoever has described a cluster has started its tasks; without one they are
+    # started here.
     if isinstance(strategy, AsyncParameterServer) and task.cluster:
         return _in_cluster(strategy, config)
     return train_locally(model_fn, input_fn, config, steps, max_steps)

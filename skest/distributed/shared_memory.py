@@ -162,6 +162,7 @@ class SharedMemoryReplica(Replica):
 
     def steps_taken(self, run: Run) -> int:
         """Count a step, and return how many all have taken."""
+        # Each process writes its own counter only, so that none is lost without locks.
         self._steps[self._index] += 1
         self._stop_if_asked(run)
         return self.global_step
@@ -230,6 +231,7 @@ def _use(run: Run, tensors: dict[str, Tensor]) -> None:
                 f"process and {found} in the calling one. 'model_fn' must build the same "
                 "network whatever part of the input it is shown."
             )
+        # In place of a copy: the optimizers hold these very parameters.
         parameter.data = shared
     for name, buffer in _buffers(run):
         shared = tensors.get(f"buffer:{name}")

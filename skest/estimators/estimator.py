@@ -139,6 +139,7 @@ class Estimator:
         return f"Estimator(global_step={self._store.latest_step() or 0}{where})"
 
     def __getstate__(self) -> dict[str, Any]:
+        # A module and rows of the user's data: neither belongs into a pickle.
         left_out = ("_kept", "_example")
         state = {n: value for n, value in vars(self).items() if n not in left_out}
         if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
@@ -502,6 +503,9 @@ class Estimator:
         """
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         hooks = check_all(hooks, Hook, "hooks")
+        # To build and restore a model takes longer than to predict a few rows, so the
+        # last one stays for as long as its checkpoint is the latest. Hooks may change
+        # it: it is built anew.
         version = self._store.version() if checkpoint_path is None else None
         kept = self._kept
         if not hooks and version is not None and kept and kept.version == version:
@@ -651,6 +655,7 @@ class Estimator:
 
     def _remember(self, features: Any) -> None:
         """Keep a few rows to build a model for, when it is exported."""
+        # Column names, types and shapes are all that an export needs of them.
         if self._example is None:
             self._example = first_rows(features)
 

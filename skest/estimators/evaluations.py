@@ -79,6 +79,7 @@ class Evaluation:
     def record(self) -> dict[str, Any]:
         """Return the results for a repeated call; JSON holds it, and arrays as lists."""
         exports = {
+            # So that a model_dir that was moved is still finished.
             name: path and os.path.relpath(path, self._estimator.model_dir)
             for name, path in self.exports.items()
         }

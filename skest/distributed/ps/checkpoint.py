@@ -166,6 +166,8 @@ def snapshot(
             if name in tensors:
                 continue
             v = by_name[variable_of(name)]
+            # A dense variable is as a whole on one server; a number, such as the step
+            # counter of a table, is the same on all.
             holders: list[int | None] = [ps]
             n_rows = n_rows_of(v.shape[0], ps, variables.num_ps) if v.ps == -1 else None
             # Its rows of a table, and not a number that it has of it.
@@ -200,10 +202,13 @@ def join(found: Snapshot, own: Checkpoint, others: Mapping[str, str]) -> Checkpo
         for name, tensor in found.tensors.items()
         if name.startswith(prefix)
     }
+    # A file of a network has tied weights under all their names, as its state_dict has.
     values |= {other: values[name] for other, name in others.items()}
     random = {k: t for k, t in own.optimizer.items() if k.startswith(_OF_THIS_PROCESS)}
     slots = {k: t for k, t in found.tensors.items() if not k.startswith(prefix)}
     descriptions = []
+    # Rates and other options are those of the chief, whose schedules set them; which slots
+    # there are, the servers know.
     for i, options in enumerate(own.scalars["optimizers"]):
         merged: dict[str, Any] = {**options, "slots": {}, "values": {}}
         for part in found.optimizers:

@@ -23,6 +23,8 @@ class _Dense:
     ) -> None:
         self._members = [parameters[v.name] for v in variables]
         device = self._members[0].device if self._members else torch.device("cpu")
+        # One buffer for each direction: a copy and a message take as long for a hundred
+        # small variables as for one of their size.
         layout = layout_of(variables)
         self.values, self._flat = (
             torch.zeros(layout.size, dtype=torch.uint8, device=device) for _ in range(2)
@@ -120,6 +122,7 @@ class Exchange:
             of_tables = [shares[ps][0] for shares in split.values()]
             for n, of_table in zip(split, of_tables, strict=True):
                 counts[n] = len(of_table)
+            # Rows that were met in the midst of a step, all of them of other servers.
             if not with_dense and not any(counts):
                 continue
             # The ids of all tables are one tensor, which the counts divide.

@@ -79,6 +79,7 @@ class Shard:
         self.variables, self.ps, self._lock = variables, ps, lock
         self._dense = [v for v in variables.of_kind("dense", ps)]
         self._tables = variables.of_kind("table", ps)
+        # Ids are checked against these before an update begins, not by torch in its midst.
         n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
         self._n_rows, self._limits = n_rows, torch.tensor(n_rows, dtype=torch.int64)
         self._layout = layout_of(self._dense)
@@ -106,6 +107,7 @@ class Shard:
         if self._tables:
             counts = reader.take([len(self._tables)]).tolist()
             for v, ids in zip(self._tables, self._ids(reader, counts), strict=True):
+                # A copy, made under the lock: it is sent when others may be updating again.
                 found.append(self._parameters[v.name].detach().index_select(0, ids))
         return found
 

@@ -51,6 +51,7 @@ class Member:
         Whether it said that it does no more.
     """
 
+    # On the monotonic clock: one that is set must end no lease.
     seen: float
     staleness: Counter[int] = field(default_factory=Counter)
     has_left: bool = False
@@ -69,6 +70,7 @@ class Members:
     def __init__(self, lease: float) -> None:
         self.lease = lease
         self._all: dict[Peer, Member] = {}
+        # Each session has a thread of its own, and all tell of their tasks here.
         self._lock = threading.RLock()
 
     def heard(self, peer: Peer) -> None:
@@ -198,6 +200,8 @@ class ParameterServer:
         PeerLostError
             If the chief has lost another server, without which this one is of no use.
         """
+        # tf.train.Server.join never returns, and whoever started it had to kill it. Here a
+        # server whose chief was killed for good does not stay on a cluster for ever.
         while not self._stopped.wait(min(1.0, self._orphan_timeout / 4)):
             last = max(self.members.last_heard, self._started)
             if time.monotonic() - last > self._orphan_timeout:
@@ -278,6 +282,7 @@ class ParameterServer:
 
     def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
+        # Made before the locks are taken: that takes long, and nobody can read it yet.
         variables = Variables.from_json(control["variables"])
         shard = Shard(variables, self.ps, part, self._lock)
         with self._updating, self._lock:
@@ -308,9 +313,12 @@ class ParameterServer:
         """
         shard = self._held
         with self._updating:  # an optimizer takes one step at a time
+            # Read to its end before the first variable changes: a malformed push changes
+            # none.
             gradients = shard.gradients(Reader(request))
             with self._lock:  # not before: reads need not wait for what is above
                 shard.set_options(options)
+                # How many updates came between the pull that this gradient is of and now.
                 staleness = self._n_updates - request.number
                 self.members.pushed(peer, staleness)
                 self.step += 1
@@ -324,6 +332,7 @@ class ParameterServer:
         """Return variables as they are now, but for rows of tables: they are read later."""
         with self._lock:
             part, reply = self._held.state(kinds), self.reply()
+        # Only what there is: its values follow in blocks, by FETCH.
         tensors = [
             [name, name_of_dtype(tensor.dtype), list(tensor.shape)]
             for name, tensor in part.tensors.items()

@@ -69,6 +69,8 @@ class Variables:
         kinds: dict[str, str] = {}
         tensors = unique_state(network)
         for name, tensor in tensors.items():
+            # Frozen weights and buffers: the chief has drawn them, and all others need
+            # the same.
             if id(tensor) not in trained:
                 kinds[name] = "constant"
             else:
@@ -213,7 +215,9 @@ def described(
         for group, raw in zip(
             state["param_groups"], optimizer.param_groups, strict=True
         ):
-            # Those of a GPU mean nothing to a server.
+            # Those of a GPU mean nothing to a server. A fused or foreach update rounds
+            # differently now and then: one worker trains bit for bit as one process
+            # only if servers take the same.
             on_cpu = all(p.device.type == "cpu" for p in raw["params"])
             chosen = {k: raw[k] for k in _IMPLEMENTATIONS if k in raw}
             group["implementation"] = chosen if on_cpu else {}

@@ -139,6 +139,8 @@ class AsyncReplica(Replica):
     def __exit__(self, *exc_info: object) -> bool:
         error = exc_info[1]
         try:
+            # Whatever it was doing, the training is over with the server, as with an
+            # UnavailableError of TensorFlow's ClusterCoordinator.
             if isinstance(error, PeerLostError):
                 self._end_with(error)
         finally:
@@ -170,6 +172,7 @@ class AsyncReplica(Replica):
         self._exchange = Exchange(
             *(self.client, run.network, spec.optimizers, self._variables),
         )
+        # From here on this process has no slots, and of tables the rows that it looks up.
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
         for scheduler in spec.lr_schedulers:
