@@ -22,7 +22,7 @@ from joblib.parallel import get_active_backend
 from skest.checkpoints.store import MemoryStore
 from skest.config.run_config import RunConfig
 from skest.config.strategies import AsyncParameterServer, SharedMemory
-from skest.core.random import seed_sequence
+from skest.core.random import child_seed
 from skest.distributed.processes import TASK, Processes, read_job, write_job
 from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
@@ -321,8 +321,8 @@ def train_part(
     """
     if config.random_seed is not None:
         # Dropout and shuffling of each process differ, and are the same for each run.
-        (seed,) = seed_sequence(config.random_seed, index).generate_state(1)
-        config = config.replace(random_seed=int(seed))
+        seed = child_seed(config.random_seed, index)
+        config = config.replace(random_seed=seed)
     directory = None if config.model_dir is None else Path(config.model_dir)
     builder = ModelBuilder(ModelFn(model_fn, None), config, directory, _ignore)
     # Hooks run in the chief only, and what is saved is the chief's.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,7 +20,7 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
 from skest.core.checks import check_positive
 from skest.core.console import INTERRUPTED
-from skest.core.random import seed_sequence
+from skest.core.random import child_seed
 from skest.core.resources import resolve_device
 from skest.engine.loop import INPUT_ENDED, Replica
 from skest.engine.recorded.recording import map_leaves
@@ -353,8 +352,7 @@ class SynchronousReplica(Replica):
         """Return a seed of this process: that of the others gives other numbers."""
         if seed is None or self.is_chief:
             return seed
-        own = seed_sequence(seed, self.peers.rank, start).generate_state(1, np.uint64)
-        return int(own[0])
+        return child_seed(seed, self.peers.rank, start)
 
     def begin(self, run: Run) -> None:
         """Begin with the variables of the chief."""

@@ -76,7 +76,7 @@ class ServedTensor:
         self._refuse_nan = refuse_nan
 
     def __getitem__(self, block: slice) -> Tensor:
-        first, stop, step = block.indices(self.shape[0])
+        first, stop, _ = block.indices(self.shape[0])
         n_rows = max(0, stop - first)
         found = torch.zeros((n_rows, *self.shape[1:]), dtype=self.dtype)
         for start, rows in blocks(found, _BLOCK_BYTES):
@@ -86,7 +86,7 @@ class ServedTensor:
                 f"The variable {variable_of(self._name)!r} is NaN in the parameter "
                 "servers; it is not saved. Lower the learning rate, or clip the gradients."
             )
-        return found[::step]
+        return found
 
     def _fetch(self, start: int, into: Tensor) -> None:
         requests, places = {}, {}
@@ -131,6 +131,11 @@ class Snapshot(NamedTuple):
     step: int
     optimizers: list[list[dict[str, Any]]]
     tensors: dict[str, Any]
+
+    def fetched(self) -> "Snapshot":
+        """Return the same with all of its tensors in this process."""
+        whole = {n: t[:] if t.shape else t for n, t in self.tensors.items()}
+        return self._replace(tensors=whole)
 
 
 def snapshot(

@@ -228,8 +228,7 @@ class AsyncReplica(Replica):
             refuse_nan=self._is_saving,
         )
         if not self._is_saving:
-            whole = {n: t[:] if t.shape else t for n, t in found.tensors.items()}
-            found = found._replace(tensors=whole)
+            found = found.fetched()
         trained = {v.name for v in self._variables.all if v.kind != "constant"}
         others = {o: n for o, n in aliases(run.network).items() if n in trained}
         shown = copy.copy(run)
@@ -323,14 +322,14 @@ class AsyncReplica(Replica):
         names = [v.name for v in self._variables.of_kind("constant")]
         saved = self._resumed_from
         if saved is None:
-            served = snapshot(self.client, self._variables, ["constant"]).tensors
-            found = {name: served[f"variable:{name}"] for name in names}
+            served = snapshot(self.client, self._variables, ["constant"]).fetched()
+            found = {name: served.tensors[f"variable:{name}"] for name in names}
         else:
             found = {name: saved.variables[name] for name in names}
         tensors = unique_state(run.network)
         with torch.no_grad():
             for name, value in found.items():
-                tensors[name].copy_(value[:] if value.shape else value)
+                tensors[name].copy_(value)
 
     def _save(self, run: Run, save: Callable[[Any], None]) -> None:
         """Save what the servers have."""
