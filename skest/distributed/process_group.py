@@ -111,10 +111,7 @@ class Peers:
 
     def summed(self, values: Sequence[int]) -> list[int]:
         """Return the sums of numbers over all processes."""
-        tensor = torch.tensor(values, dtype=torch.int64)
-        with self.explained():
-            self._wait(dist.all_reduce(tensor, async_op=True))
-        return tensor.tolist()
+        return self.total(torch.tensor(values, dtype=torch.int64)).tolist()
 
     def gathered(self, tensor: Tensor) -> Tensor:
         """Return tensors of one shape of all processes, put one above the other.
@@ -130,16 +127,13 @@ class Peers:
             By rank.
         """
         found = tensor.new_empty((self.size, *tensor.shape))
-        with self.explained():
-            # A row for each, because gloo wants outputs in the shape of the input.
-            work = dist.all_gather(list(found), tensor.contiguous(), async_op=True)
-            self._wait(work, tensor)
+        # A row for each, because gloo wants outputs in the shape of the input.
+        self._exchange(dist.all_gather, list(found), tensor.contiguous())
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
         """Sum a tensor over all processes, in place."""
-        with self.explained():
-            self._wait(dist.all_reduce(tensor, async_op=True), tensor)
+        self._exchange(dist.all_reduce, tensor)
         return tensor
 
     def objects(self, own: Any) -> list[Any]:
@@ -179,17 +173,21 @@ class Peers:
             if tensor.numel():
                 # gloo knows bytes; the stride of a single element may be anything.
                 flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
-                content = flat.view(torch.uint8)
-                with self.explained():
-                    self._wait(dist.broadcast(content, 0, async_op=True))
+                self._exchange(dist.broadcast, flat.view(torch.uint8), 0)
         return checkpoint
 
-    def _wait(self, work: Any, tensor: Tensor | None = None) -> None:
+    def _exchange(self, operation: Callable[..., Any], *args: Any) -> None:
+        """Take part in an operation; its last tensor says where it takes place."""
+        with self.explained():
+            work = operation(*args, async_op=True)
+            (*_, tensor) = [arg for arg in args if isinstance(arg, Tensor)]
+            if tensor.device.type == "cpu":
+                self._wait(work)
+            else:  # it only puts streams in order, and does not block
+                work.wait()
+
+    def _wait(self, work: Any) -> None:
         """Wait for an operation, and meanwhile look whether somebody has left."""
-        if tensor is not None and tensor.device.type != "cpu":
-            # On CUDA it only puts streams in order, and does not block.
-            work.wait()
-            return
         deadline = time.monotonic() + self._timeout.total_seconds()
         while True:
             try:

@@ -24,7 +24,7 @@ from skest.engine.loop import (
 )
 from skest.hooks.base import Run
 from skest.optimizers.ftrl import Ftrl
-from skest.optimizers.row_sparse import is_row_table, rule_of
+from skest.optimizers.row_sparse import row_tables, rule_of
 from skest.spec import EstimatorSpec
 
 
@@ -76,7 +76,7 @@ class DataParallelReplica(SynchronousReplica):
         """Begin with the variables of the chief."""
         super().begin(run)
         trained = trained_parameters(run.spec)
-        self._tables = [t for t in _row_tables(run.network) if t in trained]
+        self._tables = [t for t in row_tables(run.network) if t in trained]
         module = _LossOf(run.spec)
         own = {*trained} - {*self._tables}
         ignored = [
@@ -154,15 +154,6 @@ class _LossOf(nn.Module):
     def forward(self, features: Any, labels: Any) -> Tensor:
         loss: Any = self._spec.loss
         return scalar_loss(loss(labels, self.network(features), features))
-
-
-def _row_tables(network: nn.Module) -> list[Tensor]:
-    """Return the parameters whose gradients are those of single rows."""
-    found: list[Tensor] = [*filter(is_row_table, network.parameters())]
-    for module in network.modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            found.append(module.weight)
-    return list(dict.fromkeys(found))
 
 
 def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> Tensor:

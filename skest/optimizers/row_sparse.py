@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as _optimizers
 
@@ -345,6 +345,15 @@ def rule_of(optimizer: Optimizer) -> Optimizer:
 def is_row_table(parameter: Tensor) -> bool:
     """Tell whether a parameter is made to be read by row."""
     return bool(getattr(parameter, "is_row_table", False))
+
+
+def row_tables(network: nn.Module) -> list[Tensor]:
+    """Return the parameters whose gradients are those of single rows."""
+    found: list[Tensor] = [*filter(is_row_table, network.parameters())]
+    for module in network.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            found.append(module.weight)
+    return list(dict.fromkeys(found))
 
 
 def _packed(tables: Sequence[Tensor], room: int) -> Iterator[list[Tensor]]:

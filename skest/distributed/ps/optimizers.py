@@ -23,7 +23,6 @@ from skest.distributed.ps.variables import (
     variable_of,
 )
 from skest.feature_columns.lookup import row_table
-from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import load_named_state, named_state, set_group_options
 
@@ -291,13 +290,6 @@ def rebuilt_optimizer(
     cls = _class(description["module"], description["class"])
     try:
         with TablesElsewhere():  # slots that are made at once are replaced below
-            # What was a tuple is one again, before JSON made a list of it.
-            for group in groups:
-                group |= {
-                    key: tuple(value)
-                    for key, value in group.items()
-                    if isinstance(value, list) and key != "params"
-                }
             taken = list(inspect.signature(cls).parameters)[1:]
             first = {key: groups[0][key] for key in taken if key in groups[0]}
             made = cls(groups, **first)
@@ -317,9 +309,6 @@ def rebuilt_optimizer(
 
 def _class(module: str, name: str) -> type[Optimizer]:
     """Find a class of optimizers among those that are loaded already."""
-    for own in (Ftrl, ProximalAdagrad):
-        if name == own.__name__:
-            return own
     # Nothing is imported here: no message may choose what code is loaded.
     source = (
         torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from skest.distributed.layout import Layout
 from skest.distributed.ps.messages import dtype_named, name_of_dtype
-from skest.optimizers.row_sparse import RowSparse, is_row_table, rule_of
+from skest.optimizers.row_sparse import RowSparse, row_tables, rule_of
 from skest.optimizers.state import named_state
 
 _IMPLEMENTATIONS = ("foreach", "fused")
@@ -65,7 +65,7 @@ class Variables:
         """Look at a network and say where its variables belong."""
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         trained = {id(param) for group in groups for param in group["params"]}
-        sparse = {id(m.weight) for m in embeddings_of(network) if m.sparse}
+        tables = set(map(id, row_tables(network)))
         kinds: dict[str, str] = {}
         tensors = unique_state(network)
         for name, tensor in tensors.items():
@@ -74,8 +74,7 @@ class Variables:
             if id(tensor) not in trained:
                 kinds[name] = "constant"
             else:
-                is_table = is_row_table(tensor) or id(tensor) in sparse
-                kinds[name] = "table" if is_table else "dense"
+                kinds[name] = "table" if id(tensor) in tables else "dense"
         whole = {n: t.nbytes for n, t in tensors.items() if kinds[n] != "table"}
         # A table is on all servers, each of which has every n-th row.
         places = place(whole, num_ps)
