@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from skest.distributed.ps.variables import Variables, embeddings_of
+from skest.distributed.ps.variables import Variables
 from skest.feature_columns.lookup import own_values
 from skest.optimizers.row_sparse import is_row_table
 
@@ -360,46 +360,43 @@ class RemoteRows:
         for number, table in enumerate(self._tables):
             setattr(table.parameter, _BRING, functools.partial(self._need, number))
         for module in network.modules():
-            lookups = getattr(module, "row_lookups", None)
-            if lookups is None:
-                continue
-            found = [
-                (self._numbers[id(table)], key, with_first)
-                for table, key, with_first in lookups()
-                if id(table) in self._numbers
-            ]
-            hook = self._before_columns(found)
-            self._handles.append(module.register_forward_pre_hook(hook))
-        for module in embeddings_of(network):
-            own = self._numbers.get(id(module.weight))
-            if own is None:
-                continue
-            if module.max_norm is not None:
-                raise ValueError(
-                    "An embedding with 'max_norm' changes its rows in the forward pass, "
-                    "which parameter servers do not see. Use embedding_column, whose "
-                    "'max_norm' does not, or an embedding without it."
-                )
-            before = self._before_embedding(own)
-            handle = module.register_forward_pre_hook(before, with_kwargs=True)
-            self._handles.append(handle)
+            if hasattr(module, "row_lookups"):
+                self._watch_columns(module)
+            elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                self._watch_embedding(module)
 
-    # Functions and no partials: what these hold is looked at where steps are recorded.
+    # Hooks are functions and no partials: what these hold is looked at where steps are
+    # recorded.
 
-    def _before_columns(
-        self, lookups: list[tuple[int, str, bool]]
-    ) -> Callable[[nn.Module, Any], None]:
-        def hook(module: nn.Module, args: Any) -> None:
+    def _watch_columns(self, module: Any) -> None:
+        lookups = [
+            (self._numbers[id(table)], key, with_first)
+            for table, key, with_first in module.row_lookups()
+            if id(table) in self._numbers
+        ]
+
+        def before(module: nn.Module, args: Any) -> None:
             for number, key, with_first in lookups:
                 self._need(number, args[0][key], with_first)
 
-        return hook
+        self._handles.append(module.register_forward_pre_hook(before))
 
-    def _before_embedding(self, number: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _watch_embedding(self, module: nn.Embedding | nn.EmbeddingBag) -> None:
+        number = self._numbers.get(id(module.weight))
+        if number is None:
+            return
+        if module.max_norm is not None:
+            raise ValueError(
+                "An embedding with 'max_norm' changes its rows in the forward pass, "
+                "which parameter servers do not see. Use embedding_column, whose "
+                "'max_norm' does not, or an embedding without it."
+            )
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._need(number, args[0] if args else kwargs["input"])
 
-        return hook
+        handle = module.register_forward_pre_hook(before, with_kwargs=True)
+        self._handles.append(handle)
 
     def _distinct(self, ids: dict[int, Tensor]) -> Distinct:
         """Return every id of each table once; raise IndexError if one is no row of it."""

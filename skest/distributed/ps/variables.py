@@ -172,12 +172,6 @@ def variable_of(key: str) -> str:
     return rest if owner == "variable" else rest.rpartition("/")[0]
 
 
-def embeddings_of(network: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
-    """Return the embeddings in a network; several may have the same weight."""
-    kinds = (nn.Embedding, nn.EmbeddingBag)
-    return [module for module in network.modules() if isinstance(module, kinds)]
-
-
 def unique_state(network: nn.Module) -> dict[str, Tensor]:
     """Return the ``state_dict`` with every tensor under its first name only.
 
