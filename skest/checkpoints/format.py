@@ -58,6 +58,8 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
     OSError
         If it can't be written.
     """
+    # Not by its `save_file`: rows in parameter servers are fetched while they are written,
+    # and the checksum is that of what was meant, not of what a disk gives back.
     # As the library does, so that all values are aligned.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     described, end = {}, 0
@@ -146,6 +148,7 @@ TENSOR_FILES = {
 }
 
 _FORMAT_OF_SHARDS = "skest.sharded_checkpoint/1"
+# It finds what a disk or a copy has changed, and is no protection from people.
 _CHECKSUM = "crc32"
 # What JSON, safetensors and the checks here raise for files that were cut off or
 # changed.

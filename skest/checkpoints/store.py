@@ -251,6 +251,8 @@ class DirectoryStore:
 
     def note_start(self) -> None:
         """Withdraw the reason why the last training ended."""
+        # Before the first step: nobody shall take the end of the last training for that of
+        # this one, also if it is killed.
         (self.model_dir / _STOPPED).unlink(missing_ok=True)
 
     def note_stop(self, reason: str, *, is_error: bool = False) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from skest.config.ranks import Ranks, slurm_ranks, torchrun_ranks
 
 _CHIEFS = ("chief", "master")
+# A name, IPv4, or IPv6 in brackets, which may have a zone (RFC 6874).
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _ONE_EVALUATES = (
     "A cluster with a 'master' has no 'evaluator', because the master evaluates and "

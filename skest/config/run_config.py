@@ -239,6 +239,7 @@ class RunConfig(FormerArguments):
     model_dir: str | os.PathLike[str] | None = None
     random_seed: int | None = None
     save_summary_steps: int | None = 100
+    # None is a choice ("only at the end"), so that "not given" is a value of its own.
     save_checkpoints_steps: int | None = "auto"  # type: ignore[assignment]
     save_checkpoints_secs: float | None = "auto"  # type: ignore[assignment]
     keep_checkpoint_max: int | None = 5

@@ -84,6 +84,7 @@ def _check_finite(
 
 def check_choice(value: Any, name: str, owner: str, choices: Collection[Any]) -> None:
     """Raise ValueError unless `value` is one of `choices`."""
+    # Identity first: what == makes of an array is no truth.
     if not any(value is choice or value == choice for choice in choices):
         listed = ", ".join(map(repr, choices))
         raise ValueError(f"'{name}' of {owner} must be one of {listed}; got {value!r}.")
@@ -243,6 +244,8 @@ class FormerArguments:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse arguments that are not there any more, unless a subclass has them."""
+        # Here, because subclasses have an __init__ of their own, and dataclasses a
+        # generated one.
         former = cls._former_arguments
         if former.keys() & kwargs:
             own = inspect.signature(cls.__init__).parameters

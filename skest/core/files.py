@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _HIDDEN = ".tmp-"
+# No save takes so long, wherever it is.
 _SECONDS_TO_STAY = 86400.0
 
 

@@ -409,6 +409,7 @@ class Estimator:
             self._replica(input_fn, steps, max_steps) as replica,
             self._training_lock(replica) as check_lock,
         ):
+            # Beside the chief nobody saves, and what a worker has in the end is let go of.
             store = self._store if replica.is_chief else MemoryStore()
             run = run_training(self._builder, order, replica, store, check_lock)
             if run is not None and replica.result is not None:
@@ -461,6 +462,7 @@ class Estimator:
         hooks = check_all(hooks, Hook, "hooks")
         checkpoint = self._checkpoint(checkpoint_path)
         builder = self._builder
+        # An input may hold files, threads and processes.
         with contextlib.closing(builder.open_source(input_fn, ModeKeys.EVAL)) as source:
             return run_evaluation(
                 builder, source, checkpoint, hooks, steps, name, self.eval_dir(name)

@@ -131,6 +131,7 @@ class Evaluation:
             return Timer(every_steps=self._spec.eval_every_steps)
         if self._spec.throttle_secs > 0:
             return Timer(every_secs=self._spec.throttle_secs)
+        # Every checkpoint, but none twice.
         return Timer(every_steps=1)
 
     def _mark(self, step: int) -> None:

@@ -376,6 +376,7 @@ def _from_class(
             f"Optimizer {label!r} takes no option {unknown[0]!r}; its options are "
             f"{sorted(set(taken) - {'params', 'lr', 'weight_decay'})}."
         )
+    # Also by 0: AdamW would decay by 0.01 otherwise, which nobody asked for.
     if "weight_decay" in taken:
         options = {**options, "weight_decay": weight_decay}
     elif weight_decay:

@@ -113,6 +113,7 @@ class RowSparse(Optimizer):
         self.counts_all_steps = False
         self._scratch: dict[torch.device, Tensor] = {}
         super().__init__(inner.param_groups, inner.defaults)
+        # The very objects of `inner`: a scheduler or a checkpoint of either is of both.
         self.param_groups, self.state = inner.param_groups, inner.state
 
     def __getstate__(self) -> dict[str, Any]:
