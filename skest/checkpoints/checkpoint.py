@@ -103,6 +103,7 @@ class Checkpoint:
                 f"optimizer(s), but the model has {len(optimizers)}. Train it in a new "
                 "model_dir, or use the optimizers that it was trained with."
             )
+        # All or nothing: it compares names and shapes before it copies the first.
         load_variables(network, self.variables)
         if not saved and self.global_step:  # those of step 0 are an initialization
             _begin_anew(optimizers, network)
@@ -218,6 +219,7 @@ def _stateful(lr_schedulers: Sequence[Any]) -> list[Any]:
 
 def _kind(scheduler: Any) -> str:
     """Return the class of a scheduler, with those of which it is made up."""
+    # SequentialLR and ChainedScheduler hold others, whose states only fit the same ones.
     parts = ", ".join(map(_kind, getattr(scheduler, "_schedulers", ())))
     return type(scheduler).__name__ + (f"({parts})" if parts else "")
 

@@ -6,9 +6,8 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -39,54 +38,6 @@ class Rows(Protocol):
     def __getitem__(self, block: slice) -> Tensor: ...
 
 
-@dataclass(frozen=True, eq=False)
-class TensorInFile:
-    """A tensor in a file, of which some rows can be read at a time.
-
-    What is read is memory of its own: pages of a file that is mapped would count as
-    memory of the process as long as it is mapped.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    start : int
-        Where its values begin, in bytes.
-    mapped : Tensor
-        All of it, mapped from the file; what nobody touches takes no memory.
-    """
-
-    path: Path
-    start: int
-    mapped: Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of all of it."""
-        return self.mapped.shape
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of its values."""
-        return self.mapped.dtype
-
-    def __getitem__(self, block: slice) -> Tensor:
-        first, stop, step = block.indices(self.shape[0])
-        found = torch.empty((max(0, stop - first), *self.shape[1:]), dtype=self.dtype)
-        content: Any = found.reshape(-1).view(torch.uint8).numpy()
-        with self.path.open("rb") as file:
-            file.seek(self.start + first * _size_of(self, 1))
-            n_read = file.readinto(content)
-        if n_read != len(content):
-            raise ValueError(f"{self.path.name} ends within a tensor")
-        return found[::step]
-
-
-def whole(tensor: Any) -> Tensor:
-    """Return all of a tensor, mapped from its file if it is in one."""
-    return tensor.mapped if isinstance(tensor, TensorInFile) else tensor
-
-
 def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
     """Write what `safetensors.torch.save_file` would, some rows at a time.
 
@@ -107,6 +58,8 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
     OSError
         If it can't be written.
     """
+    # Not by its `save_file`: rows in parameter servers are fetched while they are written,
+    # and the checksum is that of what was meant, not of what a disk gives back.
     # As the library does, so that all values are aligned.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     described, end = {}, 0
@@ -175,25 +128,6 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
 
 
-def tensors_in(path: Path) -> dict[str, TensorInFile]:
-    """Return the tensors of a file, of which none is read yet.
-
-    Raises
-    ------
-    OSError, SafetensorError
-        As `read_tensors`.
-    """
-    mapped = read_tensors(path)
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        header = json.loads(file.read(length))
-    begin = _LENGTH_BYTES + length
-    return {
-        name: TensorInFile(path, begin + header[name]["data_offsets"][0], tensor)
-        for name, tensor in mapped.items()
-    }
-
-
 @contextmanager
 def _errors_of_the_system() -> Iterator[None]:
     """Raise as OSError what safetensors tells of in words."""
@@ -214,6 +148,7 @@ TENSOR_FILES = {
 }
 
 _FORMAT_OF_SHARDS = "skest.sharded_checkpoint/1"
+# It finds what a disk or a copy has changed, and is no protection from people.
 _CHECKSUM = "crc32"
 # What JSON, safetensors and the checks here raise for files that were cut off or
 # changed.
@@ -226,60 +161,6 @@ _DAMAGE = (
     TypeError,
     ValueError,
 )
-
-
-class CheckpointFiles:
-    """The files of a checkpoint that exists; they are checked when they are read.
-
-    Parameters
-    ----------
-    path : Path
-        Its directory. Errors are those that `reading` explains.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self.state = json.loads((path / STATE).read_bytes())
-        if self.state["format"] not in (FORMAT, _FORMAT_OF_SHARDS):
-            raise ValueError(f"its format is {self.state['format']!r}, not {FORMAT!r}")
-        _check_sum(STATE, _crc32_of(self.state), self.state.pop(_CHECKSUM))
-        self._tensors: dict[str, dict[str, TensorInFile]] = {}
-
-    def stored(self, kind: str) -> dict[str, Callable[[], Rows]]:
-        """Return what reads the variables, or the tensors of optimizers, by name.
-
-        One that is whole is a `TensorInFile`. Tables in shards, as parameter servers of
-        earlier versions wrote them, are put together.
-
-        Parameters
-        ----------
-        kind : {"variables", "optimizer"}
-            Which ones.
-        """
-        own, index = TENSOR_FILES[kind], self.state.get("shards", {}).get(kind, {})
-        files = dict.fromkeys(self._read(own), own) | index.get("dense", {})
-        found: dict[str, Callable[[], Rows]] = {
-            name: functools.partial(self._get, name, file)
-            for name, file in files.items()
-        }
-        for name, table in index.get("tables", {}).items():
-            found[name] = functools.partial(self._gathered, name, table)
-        return found
-
-    def _get(self, name: str, file: str) -> Rows:
-        found = self._read(file)[name]
-        return found if found.shape else found.mapped  # a number has no rows
-
-    def _gathered(self, name: str, table: dict[str, Any]) -> Tensor:
-        shards = [self._read(file)[name].mapped for file in table["files"]]
-        return gathered_rows(shards, int(table["rows"]))
-
-    def _read(self, name: str) -> dict[str, TensorInFile]:
-        if name not in self._tensors:
-            path = self._path / name
-            _check_sum(name, checksum(path), self.state["files"][name])
-            self._tensors[name] = tensors_in(path)
-        return self._tensors[name]
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
@@ -305,23 +186,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     OSError
         If the system does not let it be read now; the checkpoint may be whole.
     """
-    with reading(Path(path)) as files:
-        tensors = {
-            kind: {name: whole(read()) for name, read in files.stored(kind).items()}
-            for kind in TENSOR_FILES
-        }
-        return Checkpoint(
-            global_step=int(files.state["global_step"]),
-            variables=tensors["variables"],
-            optimizer=tensors["optimizer"],
-            scalars=files.state["scalars"],
-            input_position=files.state.get("input_position"),
-        )
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[CheckpointFiles]:
-    """Open a checkpoint, and tell of what is wrong with it as `read_checkpoint` does."""
+    path = Path(path)
     what = f"The checkpoint {str(path)!r} can't be read"
     with explained(what, "See to the permissions, or try again."):
         if not is_checkpoint(path):
@@ -330,12 +195,48 @@ def reading(path: Path) -> Iterator[CheckpointFiles]:
                 f"ckpt-<step> that holds {STATE}."
             )
         try:
-            yield CheckpointFiles(path)
+            return _read(path)
         except _DAMAGE as error:
             raise CorruptCheckpointError(
                 f"The checkpoint {str(path)!r} is damaged: {error}. Delete it to go on "
                 "from an older one."
             ) from error
+
+
+def _read(path: Path) -> Checkpoint:
+    """Read a checkpoint; what is wrong with it is one of the errors of `_DAMAGE`."""
+    state = json.loads((path / STATE).read_bytes())
+    if state["format"] not in (FORMAT, _FORMAT_OF_SHARDS):
+        raise ValueError(f"its format is {state['format']!r}, not {FORMAT!r}")
+    _check_sum(STATE, _crc32_of(state), state.pop(_CHECKSUM))
+    tensors = {kind: _tensors(path, state, kind) for kind in TENSOR_FILES}
+    return Checkpoint(
+        global_step=int(state["global_step"]),
+        variables=tensors["variables"],
+        optimizer=tensors["optimizer"],
+        scalars=state["scalars"],
+        input_position=state.get("input_position"),
+    )
+
+
+def _tensors(path: Path, state: dict[str, Any], kind: str) -> dict[str, Tensor]:
+    """Return the variables, or the tensors of optimizers, by name."""
+
+    @functools.cache  # all tables have a part in each file of shards
+    def content(name: str) -> dict[str, Tensor]:
+        _check_sum(name, checksum(path / name), state["files"][name])
+        return read_tensors(path / name)
+
+    # Parameter servers of earlier versions each wrote a file, and an index tells where
+    # the dense variables and the rows of tables are.
+    shards = state.get("shards", {}).get(kind, {})
+    found = dict(content(TENSOR_FILES[kind]))
+    for name, file in shards.get("dense", {}).items():
+        found[name] = content(file)[name]
+    for name, table in shards.get("tables", {}).items():
+        parts = [content(file)[name] for file in table["files"]]
+        found[name] = gathered_rows(parts, int(table["rows"]))
+    return found
 
 
 def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person is told of a checkpoint: its layers, parameters and memory."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from skest.checkpoints.checkpoint import Checkpoint
+from skest.core.resources import bytes_in_words
 from skest.core.tables import TitledTable
 
 _MOST_SHAPES = 3
@@ -30,10 +34,5 @@ def layers_of(checkpoint: Checkpoint) -> TitledTable:
     return TitledTable(title, ("layer", "shapes", "parameters"), rows)
 
 
-def _memory(tensors: Any) -> str:
-    size = float(sum(v.numel() * v.element_size() for v in tensors.values()))
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} GiB"
+def _memory(tensors: Mapping[str, Tensor]) -> str:
+    return bytes_in_words(sum(v.nbytes for v in tensors.values()))

@@ -42,6 +42,7 @@ from skest.keys import MetricKeys
 
 _logger = logging.getLogger("skest")
 
+# The name that tf.train.latest_checkpoint looks for.
 _POINTER = "checkpoint"
 _STOPPED = "stopped.json"
 _NAME = re.compile(r"ckpt-(\d+)(?:-(\d+))?")
@@ -250,6 +251,8 @@ class DirectoryStore:
 
     def note_start(self) -> None:
         """Withdraw the reason why the last training ended."""
+        # Before the first step: nobody shall take the end of the last training for that of
+        # this one, also if it is killed.
         (self.model_dir / _STOPPED).unlink(missing_ok=True)
 
     def note_stop(self, reason: str, *, is_error: bool = False) -> None:
@@ -319,7 +322,8 @@ class DirectoryStore:
         if not self._keep_max:
             return entries, [], since
         best = self._best_names(entries)
-        # As tf.train.Saver with max_to_keep and keep_checkpoint_every_n_hours.
+        # As tf.train.Saver with max_to_keep and keep_checkpoint_every_n_hours. Those
+        # that stay for good are neither counted among the newest nor asked about again.
         survivors, retired = [], []
         for entry in entries[: -self._keep_max]:
             if entry.get("for_good"):
@@ -370,6 +374,8 @@ def write_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
     metrics : dict of str to float
         As ``Estimator.evaluate`` returns them.
     """
+    # tf.estimator.experimental.read_eval_metrics parses event files instead; a file for
+    # each step is read without TensorBoard, and replaced as a whole.
     eval_dir.mkdir(parents=True, exist_ok=True)
     path = eval_dir / f"{metrics[MetricKeys.GLOBAL_STEP]}.json"
     write_file(path, json.dumps({**metrics, _CHECKSUM: _checksum(metrics)}).encode())

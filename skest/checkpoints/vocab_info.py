@@ -121,6 +121,8 @@ class VocabInfo:
                 f"'old_vocab' has {len(old)} entries, the variable of the source "
                 f"{n_old} along axis {self.axis}"
             )
+        # As `generate_vocab_remapping` of TensorFlow, whose -1 is "not in the old
+        # vocabulary".
         row_of = {entry: row for row, entry in enumerate(old)}
         found = map(row_of.get, new, repeat(-1))
         known = np.fromiter(found, dtype=np.int64, count=len(new))
@@ -161,6 +163,7 @@ def _entries(vocabulary: Vocabulary, size: int, name: str) -> list[Hashable]:
             f"'{name}' has {len(entries)} entries, '{name}_size' is {size}"
         )
     entries = entries if size < 0 else entries[:size]
+    # Which of two equal entries a row stood for can't be told.
     if len(set(entries)) < len(entries):
         raise ValueError(f"'{name}' has an entry more than once")
     return entries

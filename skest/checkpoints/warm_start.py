@@ -22,7 +22,9 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import is_checkpoint, read_checkpoint
 from skest.checkpoints.store import DirectoryStore
 from skest.checkpoints.vocab_info import VocabInfo
+from skest.core.checks import as_tuple
 from skest.core.files import list_versions
+from skest.core.tables import TitledTable
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
@@ -84,8 +86,8 @@ class WarmStartReport:
     >>> print(report)
     Warm start from run/ckpt-20: 1 of 2 variables
     variable       from           copied  new  why not
-    color_weights  color_weights       2    1  not in old_vocab
-    bias           -                   0    1  not selected
+    color_weights  color_weights  2       1    not in old_vocab
+    bias           -              0       1    not selected
     """
 
     source: str
@@ -110,14 +112,11 @@ class WarmStartReport:
         )
 
     def __str__(self) -> str:
-        rows = [_HEADINGS] + [
+        rows = [
             (v.name, v.previous_name or "-", str(v.n_copied), str(v.n_new), v.reason)
             for v in self.variables
         ]
-        a, b, c, d, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-        form = f"{{:<{a}}}  {{:<{b}}}  {{:>{c}}}  {{:>{d}}}  {{}}"
-        lines = [form.format(*row).rstrip() for row in rows]
-        return "\n".join([self.summary, *lines])
+        return TitledTable(self.summary, _HEADINGS, rows).text()
 
 
 class KnownChanges(NamedTuple):
@@ -145,14 +144,6 @@ class _Transfer(NamedTuple):
     n_copied: int
     n_new: int
     reason: str = ""
-
-
-class _Part(NamedTuple):
-    """What is known along one axis, and what stands where nothing is."""
-
-    axis: int
-    is_known: np.ndarray
-    backup: Tensor
 
 
 def planned_transfers(
@@ -189,6 +180,7 @@ def planned_transfers(
     known, given = settings.known_changes, settings.var_name_to_vocab_info or {}
     vocab_infos = {**known.vocab_infos, **given}
     selected, problems = _selected(settings.vars_to_warm_start, variables)
+    # Who gives a vocabulary means the variable; in TensorFlow it has to be selected, too.
     selected |= given.keys()
     problems += _unknown_names(settings, variables, selected)
     values: dict[str, Tensor] = {}
@@ -196,6 +188,7 @@ def planned_transfers(
     for name, variable in variables.items():
         n_rows = len(variable) if variable.ndim else 1
         old_name = previous_names.get(name, name)
+        # A column that is new since the fit is no mistake of the user's.
         left_out = name in known.reasons and old_name not in previous
         if left_out or name not in selected:
             reason = known.reasons[name] if left_out else "not selected"
@@ -203,7 +196,7 @@ def planned_transfers(
             continue
         try:
             transfer = _transfer(
-                variable, previous.get(old_name), as_list(vocab_infos.get(name))
+                variable, previous.get(old_name), as_tuple(vocab_infos.get(name))
             )
         except ValueError as error:
             called = name if old_name == name else f"{name} (before: {old_name})"
@@ -249,13 +242,6 @@ def _unknown_names(
     return problems
 
 
-def as_list(infos: VocabInfo | Sequence[VocabInfo] | None) -> list[VocabInfo]:
-    """Return one VocabInfo, several or none as a list."""
-    if infos is None:
-        return []
-    return [infos] if isinstance(infos, VocabInfo) else list(infos)
-
-
 def _transfer(
     variable: Tensor, old: Tensor | None, infos: Sequence[VocabInfo]
 ) -> _Transfer:
@@ -280,53 +266,46 @@ def _transfer(
             f"the axes {[info.axis for info in infos]} of its VocabInfo are not different "
             f"ones of a variable of shape {tuple(variable.shape)}"
         )
-    sources = [
-        info.sources(variable.shape[info.axis], old.shape[info.axis]) for info in infos
-    ]
-    parts = [
-        _Part(info.axis, rows >= 0, _backup(variable, info))
-        for info, rows in zip(infos, sources, strict=True)
-    ]
-    copied = old
     # As `LoadAndRemapMatrix` of TensorFlow, but along any number of axes.
-    for part, rows in zip(parts, sources, strict=True):
-        kept = torch.from_numpy(rows[part.is_known])
-        copied = copied.index_select(part.axis, kept)
-    value = _placed(copied.to(variable.dtype), parts)
-    n_first = len(sources[0])
-    n_copied = int(parts[0].is_known.sum()) if copied.numel() else 0
-    return _Transfer(value, n_copied, n_first - n_copied, _what_is_new(parts))
+    places = [np.arange(size) for size in variable.shape]
+    sources = list(places)
+    is_known = {}
+    for info in infos:
+        axis = info.axis
+        rows = info.sources(variable.shape[axis], old.shape[axis])
+        is_known[axis] = rows >= 0
+        places[axis] = np.flatnonzero(rows >= 0)
+        sources[axis] = rows[places[axis]]
+    copied = old[_block(sources)]
+    value = torch.empty(variable.shape, dtype=variable.dtype)
+    value[_block(places)] = copied.to(value.dtype)
+    for info in reversed(infos):  # where several axes are new, the first one counts
+        new = torch.from_numpy(np.flatnonzero(~is_known[info.axis]))
+        backup = variable.detach().to("cpu", copy=True)
+        with torch.no_grad():
+            (info.backup_initializer or Tensor.zero_)(backup)
+        value.index_copy_(info.axis, new, backup.index_select(info.axis, new))
+    first = is_known[infos[0].axis]
+    n_copied = int(first.sum()) if copied.numel() else 0
+    return _Transfer(value, n_copied, len(first) - n_copied, _what_is_new(is_known))
 
 
-def _what_is_new(parts: Sequence[_Part]) -> str:
+def _block(places: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
+    """Return what indexes the elements at some places of each axis."""
+    return tuple(map(torch.from_numpy, np.ix_(*places)))
+
+
+def _what_is_new(known: Mapping[int, np.ndarray]) -> str:
     """Say which axes are not as a whole in the source; the first is in the numbers."""
-    first, *others = parts
-    new = ["not in the source"] if not first.is_known.all() else []
-    for axis, is_known, _ in others:
+    (_, first), *others = known.items()
+    new = ["not in the source"] if not first.all() else []
+    for axis, is_known in others:
         what = {0: "rows", 1: "columns"}.get(axis, f"axis {axis}")
         if not is_known.any():
             new.append(f"{what} not in the source")
         elif not is_known.all():
             new.append(f"{what}: {int(is_known.sum())} of {len(is_known)}")
     return ", ".join(new)
-
-
-def _backup(variable: Tensor, info: VocabInfo) -> Tensor:
-    """Return what stands in a variable where the source has nothing for it."""
-    value = variable.detach().to("cpu", copy=True)
-    with torch.no_grad():
-        (info.backup_initializer or Tensor.zero_)(value)
-    return value
-
-
-def _placed(copied: Tensor, parts: Sequence[_Part]) -> Tensor:
-    """Return `copied` where all axes are known, and the backup of the first that is not."""
-    if not parts:
-        return copied
-    (axis, is_known, backup), *others = parts
-    rows = torch.from_numpy(np.flatnonzero(is_known))
-    inner = [o._replace(backup=o.backup.index_select(axis, rows)) for o in others]
-    return backup.index_copy(axis, rows, _placed(copied, inner))
 
 
 def _refusal(
@@ -525,8 +504,8 @@ def warm_start(
     >>> print(warm_start(new, [], settings))
     Warm start from the checkpoint of step 7: 1 of 2 variables
     variable  from    copied  new  why not
-    weight    weight       1    0
-    bias      -            0    1  not selected
+    weight    weight  1       0
+    bias      -       0       1    not selected
     >>> bool((new.weight == old.weight).all())
     True
     """
@@ -565,7 +544,7 @@ def _log(report: WarmStartReport, settings: WarmStartSettings) -> None:
             "The warm start took nothing over; training starts anew. %s", report
         )
     for name, infos in (settings.var_name_to_vocab_info or {}).items():
-        for info in as_list(infos):
+        for info in as_tuple(infos):
             if info.doubt:
                 _logger.warning(
                     "The warm start of %r took over no entry along axis %d: %s.",
@@ -593,6 +572,7 @@ def _checkpoint_path(path: Path) -> Path:
     """Return the directory of the checkpoint that is meant by `path`."""
     if is_checkpoint(path):
         return path
+    # As tf.train.warm_start: a directory stands for its latest checkpoint.
     latest = DirectoryStore(path).latest_path()
     if latest is not None:
         return latest

@@ -11,6 +11,7 @@ from typing import Any
 from skest.config.ranks import Ranks, slurm_ranks, torchrun_ranks
 
 _CHIEFS = ("chief", "master")
+# A name, IPv4, or IPv6 in brackets, which may have a zone (RFC 6874).
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
 _ONE_EVALUATES = (
     "A cluster with a 'master' has no 'evaluator', because the master evaluates and "
@@ -57,6 +58,7 @@ class ClusterSpec:
                 f"{_EXAMPLE}; got {type(jobs).__name__}."
             )
         given = {job: _addresses(job, tasks) for job, tasks in (jobs or {}).items()}
+        # As tf.estimator, which reserves the evaluator for clusters with a chief.
         if given.pop("evaluator", ()) and given.get("master"):
             raise ValueError(_ONE_EVALUATES)
         self._jobs = {job: tasks for job, tasks in given.items() if tasks}
@@ -223,6 +225,7 @@ class TaskConfig:
         """Number of tasks that train, the chief among them; 0 for an evaluator."""
         if not self.cluster:
             return int(self.type == "worker")
+        # As `_count_worker` of tf.estimator's run_config.py: the chief trains, too.
         return sum(self.cluster.num_tasks(job) for job in (*_CHIEFS, "worker"))
 
     @property
@@ -364,6 +367,8 @@ def _task_of_json(config: dict[str, Any], variable: str) -> TaskConfig:
     return TaskConfig(
         type_,
         _index(task.get("index", 0), variable),
+        # As `_init_distributed_setting_from_environment_var` of tf.estimator: an evaluator
+        # forgets the cluster that it was told of.
         ClusterSpec() if type_ == "evaluator" else cluster,
         model_dir=_string(config, "model_dir", variable),
         service=service,

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,6 +17,7 @@ from skest.core.checks import (
     FormerArguments,
     check_choice,
     check_integer,
+    check_not_negative,
     check_positive,
 )
 
@@ -114,14 +114,13 @@ class KeepBest:
 _SAVE_SECS_DEFAULT = 600
 EXECUTIONS = ("auto", "eager", "graph")
 
-# Settings that are None or a number: of which kind, and the smallest.
-_NUMBERS: dict[str, tuple[type, int]] = {
-    "random_seed": (Integral, 0),
-    "save_summary_steps": (Integral, 0),
-    "save_checkpoints_steps": (Integral, 0),
-    "save_checkpoints_secs": (Real, 0),
-    "keep_checkpoint_max": (Integral, 0),
-    "log_step_count_steps": (Integral, 1),
+# Settings that are None or an integer, with the smallest.
+_INTEGERS = {
+    "random_seed": 0,
+    "save_summary_steps": 0,
+    "save_checkpoints_steps": 0,
+    "keep_checkpoint_max": 0,
+    "log_step_count_steps": 1,
 }
 
 
@@ -240,6 +239,7 @@ class RunConfig(FormerArguments):
     model_dir: str | os.PathLike[str] | None = None
     random_seed: int | None = None
     save_summary_steps: int | None = 100
+    # None is a choice ("only at the end"), so that "not given" is a value of its own.
     save_checkpoints_steps: int | None = "auto"  # type: ignore[assignment]
     save_checkpoints_secs: float | None = "auto"  # type: ignore[assignment]
     keep_checkpoint_max: int | None = 5
@@ -270,14 +270,14 @@ class RunConfig(FormerArguments):
                 f"set; got {self.save_checkpoints_steps} and "
                 f"{self.save_checkpoints_secs}."
             )
-        for name, (kind, minimum) in _NUMBERS.items():
-            if getattr(self, name) is not None:
-                _check_number(name, getattr(self, name), kind, minimum=minimum)
-        check_positive(
-            self.keep_checkpoint_every_n_hours,
-            "keep_checkpoint_every_n_hours",
-            "RunConfig",
-        )
+        for name, minimum in _INTEGERS.items():
+            if (value := getattr(self, name)) is not None:
+                check_integer(value, name, "RunConfig", minimum)
+        for name in ("save_checkpoints_secs", "max_worker_delay_secs"):
+            if (value := getattr(self, name)) is not None:
+                check_not_negative(value, name, "RunConfig")
+        for name in ("keep_checkpoint_every_n_hours", "session_creation_timeout_secs"):
+            check_positive(getattr(self, name), name, "RunConfig")
         if not isinstance(self.keep_best, KeepBest | None):
             raise TypeError(
                 f"'keep_best' must be a skest.KeepBest or None; got {self.keep_best!r}."
@@ -288,10 +288,11 @@ class RunConfig(FormerArguments):
             )
         check_choice(self.execution, "execution", "RunConfig", EXECUTIONS)
         if self.num_threads != "auto":
-            _check_number("num_threads", self.num_threads, Integral, minimum=1)
+            check_integer(self.num_threads, "num_threads", "RunConfig", 1)
         self._check_distribution()
 
     def _choose_save_interval(self) -> None:
+        # Frozen: only `object` may set what follows from other fields.
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps == "auto":
             object.__setattr__(self, "save_checkpoints_steps", None)
@@ -310,15 +311,6 @@ class RunConfig(FormerArguments):
                 "'eval_distribute' must be a skest.distributed.DataParallel or None; "
                 f"got {self.eval_distribute!r}."
             )
-        if self.max_worker_delay_secs is not None:
-            _check_number(
-                "max_worker_delay_secs", self.max_worker_delay_secs, Real, minimum=0
-            )
-        check_positive(
-            self.session_creation_timeout_secs,
-            "session_creation_timeout_secs",
-            "RunConfig",
-        )
         if not isinstance(self.task, TaskConfig):
             raise TypeError(
                 f"'task' must be a skest.distributed.TaskConfig; got {self.task!r}."
@@ -417,18 +409,12 @@ class RunConfig(FormerArguments):
                 f"RunConfig has no field {', '.join(map(repr, unknown))}; "
                 f"its fields are {', '.join(names)}."
             )
+        # As `_validate_save_ckpt_with_replaced_keys` of tf.estimator: the one that is given
+        # takes the place of the other.
         pair = ("save_checkpoints_steps", "save_checkpoints_secs")
         if sum(changes.get(name) is not None for name in pair) == 1:
             changes = dict.fromkeys(pair) | changes
         return dataclasses.replace(self, **changes)
-
-
-def _check_number(name: str, value: Any, kind: type, *, minimum: float) -> None:
-    expected = "an integer" if kind is Integral else "a number"
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise TypeError(f"'{name}' must be {expected}; got {value!r}.")
-    if not (minimum <= value and math.isfinite(value)):  # type: ignore[operator, arg-type]
-        raise ValueError(f"'{name}' must be {expected} >= {minimum}; got {value!r}.")
 
 
 def check_config(
@@ -466,6 +452,8 @@ def strategy_of(config: RunConfig) -> Strategy | None:
         With ``train_distribute=None`` in a cluster that has parameter servers, it is
         ``AsyncParameterServer()``, as with ``TF_CONFIG`` in TensorFlow.
     """
+    # As `_get_replica_device_setter` of tf.estimator: variables go to the servers that the
+    # cluster has.
     if config.train_distribute is None and config.num_ps_replicas:
         return AsyncParameterServer()
     return config.train_distribute

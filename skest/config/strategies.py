@@ -28,9 +28,6 @@ class AsyncParameterServer:
         one machine; a cluster in the environment says how many there are.
     num_ps : int, default=1
         Parameter servers, among which the variables are divided.
-    max_staleness : int or None, default=None
-        How many steps a worker may be ahead of the slowest one before it waits; None is
-        any number.
     lease : float, seconds, default=60.0
         A worker that is not heard of for so long counts as lost. A day at most.
     use_locking : bool, default=True
@@ -47,9 +44,7 @@ class AsyncParameterServer:
     Notes
     -----
     As ``tf.compat.v1.distribute.experimental.ParameterServerStrategy`` and
-    ``tf.compat.v1.train.replica_device_setter``. `max_staleness` is the bound of Ho et
-    al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server,
-    NIPS 2013.
+    ``tf.compat.v1.train.replica_device_setter``.
 
     Examples
     --------
@@ -62,7 +57,6 @@ class AsyncParameterServer:
 
     num_workers: int = 2
     num_ps: int = 1
-    max_staleness: int | None = field(default=None, kw_only=True)
     lease: float = field(default=60.0, kw_only=True)
     use_locking: bool = field(default=True, kw_only=True)
     timeout: float = field(default=30.0, kw_only=True)
@@ -71,8 +65,6 @@ class AsyncParameterServer:
         owner = type(self).__name__
         check_integer(self.num_workers, "num_workers", owner, minimum=1)
         check_integer(self.num_ps, "num_ps", owner, minimum=1)
-        if self.max_staleness is not None:
-            check_integer(self.max_staleness, "max_staleness", owner, minimum=0)
         _check_seconds(self.lease, "lease", owner)
         _check_seconds(self.timeout, "timeout", owner)
         if not isinstance(self.use_locking, bool):

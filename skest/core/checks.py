@@ -87,6 +87,7 @@ def _check_finite(
 
 def check_choice(value: Any, name: str, owner: str, choices: Collection[Any]) -> None:
     """Raise ValueError unless `value` is one of `choices`."""
+    # Identity first: what == makes of an array is no truth.
     if not any(value is choice or value == choice for choice in choices):
         listed = ", ".join(map(repr, choices))
         raise ValueError(f"'{name}' of {owner} must be one of {listed}; got {value!r}.")
@@ -119,20 +120,6 @@ def check_directory_name(value: Any, name: str, owner: str) -> None:
 
 T = TypeVar("T")
 Several: TypeAlias = Iterable[T] | T | None
-
-
-def check_steps(**named: int | None) -> None:
-    """Raise ValueError or TypeError unless at most one number is given, and positive."""
-    given = {name: value for name, value in named.items() if value is not None}
-    if len(given) > 1:
-        raise ValueError(
-            f"Only one of {' and '.join(map(repr, given))} can be given; got {given}."
-        )
-    for name, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise TypeError(f"'{name}' must be an integer; got {value!r}.")
-        if value <= 0:
-            raise ValueError(f"'{name}' must be positive; got {value}.")
 
 
 def check_exactly_one(**named: Any) -> None:
@@ -277,6 +264,8 @@ class FormerArguments:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Refuse arguments that are not there any more, unless a subclass has them."""
+        # Here, because subclasses have an __init__ of their own, and dataclasses a
+        # generated one.
         former = cls._former_arguments
         if former.keys() & kwargs:
             own = inspect.signature(cls.__init__).parameters

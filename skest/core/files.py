@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _HIDDEN = ".tmp-"
+# No save takes so long, wherever it is.
 _SECONDS_TO_STAY = 86400.0
 
 
@@ -62,6 +63,7 @@ def write_directory(
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)
         raise
+    # A rename is atomic, but lasts only when its directory is flushed.
     flush(parent)
     return path
 
@@ -186,6 +188,7 @@ def list_versions(base: str | os.PathLike[str]) -> list[Path]:
     base = Path(base)
     if not base.is_dir():
         return []
+    # As numbers: TensorFlow Serving takes the highest for the newest, and 10 follows 9.
     numbered = [(version_number(path.name), path) for path in base.iterdir()]
     versions = [(n, path) for n, path in numbered if n is not None and path.is_dir()]
     return [path for _, path in sorted(versions)]

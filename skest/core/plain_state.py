@@ -89,6 +89,7 @@ class _Writer:
         if kind.__module__.partition(".")[0] != _PACKAGE:
             return value
         description = {_KIND: f"{kind.__module__}:{kind.__qualname__}"}
+        # A named tuple has no __dict__: its items are its state.
         if isinstance(value, tuple):
             return {**description, "items": [*map(self.write, value)]}
         return {**description, "state": self.write(value.__getstate__())}

@@ -70,6 +70,7 @@ class RunRandom:
     def as_global(self) -> Iterator[None]:
         """Let torch's global generators (CPU and device) continue this run's stream."""
         devices = [self.device] if self.device.type == "cuda" else []
+        # fork_rng gives back what the caller's program had, also after an error.
         with _GLOBAL_GENERATOR_LOCK, torch.random.fork_rng(devices=devices):
             self._lend()
             self._is_lent = True

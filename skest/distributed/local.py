@@ -22,8 +22,8 @@ from joblib.parallel import get_active_backend
 from skest.checkpoints.store import MemoryStore
 from skest.config.run_config import RunConfig
 from skest.config.strategies import AsyncParameterServer, SharedMemory
-from skest.core.random import seed_sequence
-from skest.distributed.processes import TASK, Processes, write_job
+from skest.core.random import child_seed
+from skest.distributed.processes import TASK, Processes, read_job, write_job
 from skest.distributed.ps.server import serve_at
 from skest.distributed.ps.worker import AsyncReplica
 from skest.distributed.shared_memory import SharedMemoryReplica, SharedTensors
@@ -116,6 +116,7 @@ class Workers(Processes):
         self, run: Run, open_part: Callable[..., Replica], files: tuple[int, ...] = ()
     ) -> None:
         """Start them; ``open_part(index, files)`` makes the part of each, there."""
+        # `steps` counts those of all workers together, as the global step does.
         last_step = self._max_steps
         if self._steps is not None:
             last_step = run.start_step + self._steps
@@ -125,9 +126,9 @@ class Workers(Processes):
         for index in range(1, self._n):
             self.start(
                 f"worker-{index}",
-                self._job,
+                _do_part,
                 {"index": index, "max_steps": last_step, "open_part": open_part},
-                files=files,
+                files=(self._job.fileno(), *files),
                 environ={"OMP_NUM_THREADS": str(threads)},
             )
 
@@ -199,8 +200,7 @@ class SharedMemoryChief(SharedMemoryReplica):
         if run.stop_reason == INPUT_ENDED:
             self._workers.wait(self._strategy.lease, lambda: self.global_step)
         self.stop_others()
-        if not self.is_alone:  # who has not begun will not
-            self._workers.wait(_SECONDS_TO_STOP)
+        self._workers.wait(_SECONDS_TO_STOP)
         move_to_step(run, self.global_step)
 
     def close(self) -> None:
@@ -226,6 +226,8 @@ class ServedChief(AsyncReplica):
     def __init__(self, config: RunConfig, workers: Workers) -> None:
         strategy: Any = config.train_distribute
         self._workers = workers
+        # They listen before the servers run: workers can connect at once, and no port
+        # is lost to another program between its choice and its use.
         self._sockets = [
             socket.create_server(("127.0.0.1", 0)) for _ in range(strategy.num_ps)
         ]
@@ -250,39 +252,35 @@ class ServedChief(AsyncReplica):
         options = {
             "secret": self._make_part.keywords["secret"],
             "lease": strategy.lease,
-            "max_staleness": strategy.max_staleness,
             "use_locking": strategy.use_locking,
             "timeout": strategy.timeout,
             "orphan_timeout": _NEVER,
         }
-        with write_job(serve_at, options) as job:
-            for ps, listening in enumerate(self._sockets):
-                self._workers.start(
-                    f"ps-{ps}",
-                    job,
-                    {"ps": ps},
-                    files=(listening.fileno(),),
-                    environ={"OMP_NUM_THREADS": "1"},
-                    may_die=False,
-                )
-            self._workers.start_all(
-                run, functools.partial(_open_session, strategy, self._make_part)
+        for ps, listening in enumerate(self._sockets):
+            self._workers.start(
+                f"ps-{ps}",
+                serve_at,
+                {"ps": ps, **options},
+                files=(listening.fileno(),),
+                environ={"OMP_NUM_THREADS": "1"},
+                may_die=False,
             )
-            super().begin(run)
+        self._workers.start_all(
+            run, functools.partial(_open_session, strategy, self._make_part)
+        )
+        super().begin(run)
         for listening in self._sockets:  # or who connects would wait for a dead server
             listening.close()
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step; raise the error of a process that has failed."""
-        with self._losing(run):
-            self._check()
+        self._check()
         return super().steps_taken(run)
 
     def finish(self, run: Run) -> None:
         """Wait for the others, which stop at once if this process was made to stop."""
         super().finish(run)
-        with self._losing(run):
-            self._workers.wait(_SECONDS_TO_STOP)
+        self._workers.wait(_SECONDS_TO_STOP)
 
     def close(self) -> None:
         """End the other processes."""
@@ -292,6 +290,11 @@ class ServedChief(AsyncReplica):
         self._workers.close()
 
 
+def _do_part(files: list[int], **arguments: Any) -> None:
+    """Train in a process that a chief has started; the first file has the job."""
+    read_job(files[0])(files=files[1:], **arguments)
+
+
 def train_part(
     model_fn: Callable[..., Any],
     input_fn: Callable[..., Any],
@@ -299,7 +302,7 @@ def train_part(
     index: int,
     max_steps: int | None,
     open_part: Callable[[int, list[int]], Replica],
-    files: list[int] | None = None,
+    files: list[int],
 ) -> None:
     """Train in a process that a chief has started.
 
@@ -313,18 +316,18 @@ def train_part(
         Global step to stop at.
     open_part : callable
         ``open_part(index, files)`` makes the part of this process.
-    files : list of int, default=None
+    files : list of int
         Descriptors of what it shares with others.
     """
     if config.random_seed is not None:
         # Dropout and shuffling of each process differ, and are the same for each run.
-        (seed,) = seed_sequence(config.random_seed, index).generate_state(1)
-        config = config.replace(random_seed=int(seed))
+        seed = child_seed(config.random_seed, index)
+        config = config.replace(random_seed=seed)
     directory = None if config.model_dir is None else Path(config.model_dir)
     builder = ModelBuilder(ModelFn(model_fn, None), config, directory, _ignore)
     # Hooks run in the chief only, and what is saved is the chief's.
     order = TrainingOrder(input_fn, [], [], None, max_steps, _ignore)
-    with open_part(index, files or []) as replica:
+    with open_part(index, files) as replica:
         run_training(builder, order, replica, MemoryStore(), _ignore)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -21,7 +20,7 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
 from skest.core.checks import check_positive
 from skest.core.console import INTERRUPTED
-from skest.core.random import seed_sequence
+from skest.core.random import child_seed
 from skest.core.resources import resolve_device
 from skest.engine.loop import INPUT_ENDED, Replica
 from skest.engine.recorded.recording import map_leaves
@@ -79,6 +78,8 @@ class Peers:
         self._timeout = datetime.timedelta(seconds=timeout)
         if not dist.is_initialized():
             _check_environment(strategy)
+            # Counts and reasons to stop go by gloo also beside GPUs: who waits for NCCL
+            # waits for all that the GPU still has to do.
             self._join("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
         self._store = dist.distributed_c10d._get_default_store()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
@@ -110,10 +111,7 @@ class Peers:
 
     def summed(self, values: Sequence[int]) -> list[int]:
         """Return the sums of numbers over all processes."""
-        tensor = torch.tensor(values, dtype=torch.int64)
-        with self.explained():
-            self._wait(dist.all_reduce(tensor, async_op=True))
-        return tensor.tolist()
+        return self.total(torch.tensor(values, dtype=torch.int64)).tolist()
 
     def gathered(self, tensor: Tensor) -> Tensor:
         """Return tensors of one shape of all processes, put one above the other.
@@ -129,16 +127,13 @@ class Peers:
             By rank.
         """
         found = tensor.new_empty((self.size, *tensor.shape))
-        with self.explained():
-            # A row for each, because gloo wants outputs in the shape of the input.
-            work = dist.all_gather(list(found), tensor.contiguous(), async_op=True)
-            self._wait(work, tensor)
+        # A row for each, because gloo wants outputs in the shape of the input.
+        self._exchange(dist.all_gather, list(found), tensor.contiguous())
         return found
 
     def total(self, tensor: Tensor) -> Tensor:
         """Sum a tensor over all processes, in place."""
-        with self.explained():
-            self._wait(dist.all_reduce(tensor, async_op=True), tensor)
+        self._exchange(dist.all_reduce, tensor)
         return tensor
 
     def objects(self, own: Any) -> list[Any]:
@@ -157,6 +152,7 @@ class Peers:
         """Return the checkpoint of rank 0, on which the others give None."""
         if self.size == 1:
             return checkpoint
+        # First what there is, so that all make room for it; the values follow as bytes.
         outline: Any = None if checkpoint is None else dict(vars(checkpoint))
         for kind in _TENSORS if outline else ():
             outline[kind] = {
@@ -177,17 +173,21 @@ class Peers:
             if tensor.numel():
                 # gloo knows bytes; the stride of a single element may be anything.
                 flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
-                content = flat.view(torch.uint8)
-                with self.explained():
-                    self._wait(dist.broadcast(content, 0, async_op=True))
+                self._exchange(dist.broadcast, flat.view(torch.uint8), 0)
         return checkpoint
 
-    def _wait(self, work: Any, tensor: Tensor | None = None) -> None:
+    def _exchange(self, operation: Callable[..., Any], *args: Any) -> None:
+        """Take part in an operation; its last tensor says where it takes place."""
+        with self.explained():
+            work = operation(*args, async_op=True)
+            (*_, tensor) = [arg for arg in args if isinstance(arg, Tensor)]
+            if tensor.device.type == "cpu":
+                self._wait(work)
+            else:  # it only puts streams in order, and does not block
+                work.wait()
+
+    def _wait(self, work: Any) -> None:
         """Wait for an operation, and meanwhile look whether somebody has left."""
-        if tensor is not None and tensor.device.type != "cpu":
-            # On CUDA it only puts streams in order, and does not block.
-            work.wait()
-            return
         deadline = time.monotonic() + self._timeout.total_seconds()
         while True:
             try:
@@ -350,8 +350,7 @@ class SynchronousReplica(Replica):
         """Return a seed of this process: that of the others gives other numbers."""
         if seed is None or self.is_chief:
             return seed
-        own = seed_sequence(seed, self.peers.rank, start).generate_state(1, np.uint64)
-        return int(own[0])
+        return child_seed(seed, self.peers.rank, start)
 
     def begin(self, run: Run) -> None:
         """Begin with the variables of the chief."""
@@ -403,6 +402,7 @@ class SynchronousReplica(Replica):
             The sum over all processes; None if they stop.
         """
         own = _STOPPED if reason is not None and reason not in _REASONS else reason
+        # One exchange a step: all see the same sums, and so stop behind the same one.
         *stopping, total = self.peers.summed([*(own == r for r in _REASONS), n])
         for common, count in zip(_REASONS, stopping, strict=True):
             if count:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Processes`: processes of loky, each of which does one job.
 
-A job is a function with arguments, in a file that the processes inherit.
+What all of them need, such as the data, is in a file that they inherit (`write_job`).
 """
 
 import contextlib
@@ -40,9 +40,9 @@ TASK = "SKEST_LOCAL_TASK"
 class _Job:
     """A job, and the process that does it at the moment."""
 
-    file: BinaryIO
-    files: Collection[int]
+    function: Callable[..., Any]
     arguments: Mapping[str, Any]
+    files: Collection[int]
     environ: dict[str, str]
     may_die: bool
     n_starts: int = 0
@@ -64,7 +64,7 @@ class Processes:
     def start(
         self,
         name: str,
-        file: BinaryIO,
+        function: Callable[..., Any],
         arguments: Mapping[str, Any],
         *,
         files: Collection[int] = (),
@@ -77,10 +77,10 @@ class Processes:
         ----------
         name : str
             For people.
-        file : binary file
-            Of `write_job`.
+        function : callable
+            What to do.
         arguments : mapping of str to object
-            For its function.
+            For the function.
         files : collection of int, default=()
             Descriptors, of which the function gets copies as ``files``.
         environ : mapping of str to str, default=None
@@ -89,7 +89,7 @@ class Processes:
             Whether it is started again if it dies; else `check` raises an error.
         """
         own = {**(environ or {}), TASK: name}
-        self._jobs[name] = _Job(file, files, arguments, own, may_die)
+        self._jobs[name] = _Job(function, arguments, files, own, may_die)
         self._begin(self._jobs[name])
 
     def check(self) -> None:
@@ -134,14 +134,21 @@ class Processes:
 
     def _begin(self, job: _Job) -> None:
         job.n_starts += 1
+        # The environment is read when torch is imported: threads of OpenMP can't be chosen
+        # later for all threads of a process.
         job.executor = ProcessPoolExecutor(max_workers=1, env=job.environ)
         handles = [DupFd(number) for number in job.files]
         job.future = job.executor.submit(
-            _do, DupFd(job.file.fileno()), handles, dict(job.arguments), os.getpid()
+            _do, job.function, dict(job.arguments), handles, os.getpid()
         )
 
 
-def _do(job: Any, handles: list[Any], arguments: dict[str, Any], parent: int) -> None:
+def _do(
+    function: Callable[..., Any],
+    arguments: dict[str, Any],
+    handles: list[Any],
+    parent: int,
+) -> None:
     """Do a job in a process of loky."""
     # Ctrl-C reaches all processes of a terminal; the parent asks this one to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -149,7 +156,7 @@ def _do(job: Any, handles: list[Any], arguments: dict[str, Any], parent: int) ->
     if handles:
         arguments["files"] = [handle.detach() for handle in handles]
     try:
-        read_job(job.detach())(**arguments)
+        function(**arguments)
     except Exception as error:
         try:  # some can be raised here only, because they can't be built again
             pickle.loads(cloudpickle.dumps(error))

@@ -105,6 +105,8 @@ def launch(
         ray.init()
     kinds = [*["chief"], *["worker"] * (workers - 1), *["evaluator"] * bool(evaluator)]
     run = _Run(kinds, ps, resources or {}, max_restarts)
+    # Ray starts a worker again by itself. A lost server is the loss of the training so far:
+    # all tasks go on from the last checkpoint together.
     for n_left in reversed(range(max_restarts + 1)):
         try:
             run.run(work, list(arguments), start_timeout)
@@ -189,11 +191,13 @@ class _Run:
                 index = self._kinds[:place].count(kind)
                 environ = environ_of(cluster, kind, index, self._secret)
                 options = self._options(kind, environ)
+                # As a task, which Ray retries. Servers are actors: their address must
+                # be known before the others are started.
                 task = ray.remote(_do).options(
                     **options, max_retries=self._max_restarts
                 )
                 trainers[task.remote(work, arguments)] = f"{kind} {index}"
-            self._wait(trainers, serving, seconds)
+            _wait_for_all(trainers, serving)
         finally:
             for server in servers:
                 ray.kill(server)
@@ -218,34 +222,31 @@ class _Run:
         """Return the addresses by type of task; nobody connects to others than ps."""
         ray = _ray()
         asked = [server.address.remote() for server in servers]
-        missing: list[Any] = []
-        if asked:  # Ray can't wait for nothing
-            _, missing = ray.wait(asked, num_returns=len(asked), timeout=seconds)
-        if missing:
+        try:
+            addresses = ray.get(asked, timeout=seconds)
+        except ray.exceptions.GetTimeoutError as error:
             raise TimeoutError(
-                f"Ray had no resources for {len(missing)} of {len(asked)} parameter "
-                f"servers within {seconds:g} s; it has {ray.available_resources()}. Ask "
-                "for less by 'resources', or for fewer tasks."
-            )
+                f"Ray had no resources for {len(asked)} parameter servers within "
+                f"{seconds:g} s; it has {ray.available_resources()}. Ask for less by "
+                "'resources', or for fewer tasks."
+            ) from error
         cluster = {"chief": [""], "worker": [""] * self._kinds.count("worker")}
-        cluster["ps"] = ray.get(asked)
+        cluster["ps"] = addresses
         return {kind: addresses for kind, addresses in cluster.items() if addresses}
 
-    def _wait(
-        self, trainers: Mapping[Any, str], serving: Mapping[Any, str], seconds: float
-    ) -> None:
-        """Wait until all tasks have ended; after Ctrl-C, until they have saved."""
-        every = {**trainers, **serving}
-        try:
-            _wait_for(every, trainers)
-            _wait_for(serving, serving, _SECONDS_FOR_SERVERS)
-        except KeyboardInterrupt:
-            for task in trainers:
-                _ray().cancel(task)
-            # Ray does not tell when they have saved; servers end when the chief has.
-            with contextlib.suppress(Exception):
-                _wait_for(serving, serving, _SECONDS_TO_SAVE)
-            raise
+
+def _wait_for_all(trainers: Mapping[Any, str], serving: Mapping[Any, str]) -> None:
+    """Wait until all tasks have ended; after Ctrl-C, until they have saved."""
+    try:
+        _wait_for({**trainers, **serving}, trainers)
+        _wait_for(serving, serving, _SECONDS_FOR_SERVERS)
+    except KeyboardInterrupt:
+        for task in trainers:
+            _ray().cancel(task)
+        # Ray does not tell when they have saved; servers end when the chief has.
+        with contextlib.suppress(Exception):
+            _wait_for(serving, serving, _SECONDS_TO_SAVE)
+        raise
 
 
 def _wait_for(

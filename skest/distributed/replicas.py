@@ -53,7 +53,6 @@ def serve_if_ps(config: RunConfig) -> bool:
         task.index,
         secret=secret_of_cluster(),
         lease=strategy.lease,
-        max_staleness=strategy.max_staleness,
         use_locking=strategy.use_locking,
         timeout=strategy.timeout,
         orphan_timeout=config.session_creation_timeout_secs,
@@ -104,6 +103,8 @@ def replica_for(
         return DataParallelReplica(config.device)
     if isinstance(strategy, LocalSGD):
         return LocalSGDReplica(strategy.sync_every, config.device)
+    # Whoever has described a cluster has started its tasks; without one they are
+    # started here.
     if isinstance(strategy, AsyncParameterServer) and task.cluster:
         return _in_cluster(strategy, config)
     return train_locally(model_fn, input_fn, config, steps, max_steps)

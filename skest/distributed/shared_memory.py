@@ -2,16 +2,15 @@
 """`SharedMemoryReplica`: processes that train the same variables without locks."""
 
 import dataclasses
-import math
 import mmap
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from skest.distributed.layout import Layout
 from skest.distributed.processes import anonymous_file
 from skest.engine.loop import Replica, move_to_step
 from skest.hooks.base import Run
@@ -19,17 +18,16 @@ from skest.inputs.input_context import InputContext
 from skest.optimizers.row_sparse import RowSparse, rule_of, slots_of_zeros
 from skest.optimizers.state import named_state
 
-_ALIGNMENT = 64  # bytes: a cache line, so that counters of two processes share none
-_COUNTER = 8  # bytes
+# A cache line of 64 bytes for each counter, so that two processes share none.
+_LINE = 8
 
 
 class _Group(NamedTuple):
-    """Where tensors of one type and shape are, one behind the other."""
+    """Tensors of one type and shape, which are elements of one tensor."""
 
     names: list[str]
     dtype: torch.dtype
     shape: tuple[int, ...]
-    offset: int
 
 
 class SharedTensors:
@@ -64,17 +62,11 @@ class SharedTensors:
 
     def __init__(self, file: BinaryIO, layout: tuple[int, list[_Group]]) -> None:
         self.file, self.layout = file, layout
-        n_counters, groups = layout
-        memory, step = mmap.mmap(file.fileno(), 0), _ALIGNMENT // _COUNTER
-        counters = np.frombuffer(memory, dtype=np.int64, count=n_counters * step)
-        self.counters = counters[::step]
+        memory = torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
+        counters, *wholes = _places(*layout).parts(memory)
+        self.counters = counters.numpy()[:, 0]
         self.tensors: dict[str, Tensor] = {}
-        for names, dtype, shape, offset in groups:
-            n = len(names) * math.prod(shape)
-            whole = torch.empty(0, dtype=dtype)
-            if n:
-                whole = torch.frombuffer(memory, dtype=dtype, count=n, offset=offset)
-            whole = whole.view(len(names), *shape)
+        for (names, _, shape), whole in zip(layout[1], wholes, strict=True):
             # One of a single tensor is as if it had been made alone.
             parts = whole.unbind() if len(names) > 1 else [whole.view(shape)]
             self.tensors.update(zip(names, parts, strict=True))
@@ -97,17 +89,21 @@ class SharedTensors:
         for name, tensor in tensors.items():
             family = name.partition(":")[0], name.rpartition("/")[2], tensor.dtype
             kinds.setdefault(name if tensor.ndim else family, []).append(name)
-        groups, end = [], n_counters * _ALIGNMENT
-        for names in kinds.values():
-            first = tensors[names[0]]
-            groups.append(_Group(names, first.dtype, tuple(first.shape), end))
-            end += len(names) * first.nbytes
-            end += -end % _ALIGNMENT
-        shared = cls(anonymous_file(max(end, 1)), (n_counters, groups))
+        groups = [
+            _Group(names, tensors[names[0]].dtype, tuple(tensors[names[0]].shape))
+            for names in kinds.values()
+        ]
+        file = anonymous_file(_places(n_counters, groups).size)
+        shared = cls(file, (n_counters, groups))
         with torch.no_grad():
             for name, tensor in tensors.items():
                 shared.tensors[name].copy_(tensor)
         return shared
+
+
+def _places(n_counters: int, groups: list[_Group]) -> Layout:
+    of_groups = [(dtype, (len(names), *shape)) for names, dtype, shape in groups]
+    return Layout([(torch.int64, (n_counters, _LINE)), *of_groups])
 
 
 _STOPPED = "the other processes have stopped"
@@ -155,11 +151,6 @@ class SharedMemoryReplica(Replica):
         """Steps taken by all processes."""
         return int(self._steps.sum())
 
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other process has begun."""
-        return int(self._is_here.sum()) <= 1
-
     def begin(self, run: Run) -> None:
         """Move the variables into the common memory, or take those that are there."""
         if self.memory is None:
@@ -167,11 +158,11 @@ class SharedMemoryReplica(Replica):
             self._steps[self._index] = run.global_step
         _use(run, self.memory.tensors)
         move_to_step(run, self.global_step)
-        self._is_here[self._index] = 1
         self._stop_if_asked(run)
 
     def steps_taken(self, run: Run) -> int:
         """Count a step, and return how many all have taken."""
+        # Each process writes its own counter only, so that none is lost without locks.
         self._steps[self._index] += 1
         self._stop_if_asked(run)
         return self.global_step
@@ -202,11 +193,7 @@ class SharedMemoryReplica(Replica):
 
     @property
     def _steps(self) -> Any:
-        return self.memory.counters[1 : 1 + self._num_workers]
-
-    @property
-    def _is_here(self) -> Any:
-        return self.memory.counters[1 + self._num_workers :]
+        return self.memory.counters[1:]
 
 
 def _share(run: Run, num_workers: int) -> SharedTensors:
@@ -229,7 +216,7 @@ def _share(run: Run, num_workers: int) -> SharedTensors:
                 "than tensors of its variables. Use Adagrad, Adam, Ftrl, RMSprop or SGD."
             )
         tensors |= {f"{i}:{name}": slot for name, slot in slots.items()}
-    return SharedTensors.create(tensors, n_counters=1 + 2 * num_workers)
+    return SharedTensors.create(tensors, n_counters=1 + num_workers)
 
 
 def _use(run: Run, tensors: dict[str, Tensor]) -> None:
@@ -244,6 +231,7 @@ def _use(run: Run, tensors: dict[str, Tensor]) -> None:
                 f"process and {found} in the calling one. 'model_fn' must build the same "
                 "network whatever part of the input it is shown."
             )
+        # In place of a copy: the optimizers hold these very parameters.
         parameter.data = shared
     for name, buffer in _buffers(run):
         shared = tensors.get(f"buffer:{name}")

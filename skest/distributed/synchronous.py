@@ -24,7 +24,7 @@ from skest.engine.loop import (
 )
 from skest.hooks.base import Run
 from skest.optimizers.ftrl import Ftrl
-from skest.optimizers.row_sparse import is_row_table, rule_of
+from skest.optimizers.row_sparse import row_tables, rule_of
 from skest.spec import EstimatorSpec
 
 
@@ -76,7 +76,7 @@ class DataParallelReplica(SynchronousReplica):
         """Begin with the variables of the chief."""
         super().begin(run)
         trained = trained_parameters(run.spec)
-        self._tables = [t for t in _row_tables(run.network) if t in trained]
+        self._tables = [t for t in row_tables(run.network) if t in trained]
         module = _LossOf(run.spec)
         own = {*trained} - {*self._tables}
         ignored = [
@@ -156,18 +156,6 @@ class _LossOf(nn.Module):
         return scalar_loss(loss(labels, self.network(features), features))
 
 
-def _row_tables(network: nn.Module) -> list[Tensor]:
-    """Return the parameters whose gradients are those of single rows."""
-    found: list[Tensor] = [*filter(is_row_table, network.parameters())]
-    for module in network.modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            found.append(module.weight)
-    return list(dict.fromkeys(found))
-
-
-_NONE, _ROWS, _DENSE = range(3)
-
-
 def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> Tensor:
     """Replace the gradients of tables by their means over all processes.
 
@@ -191,29 +179,29 @@ def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> T
     """
     if peers.size == 1:
         return loss
-    own = [number for table in tables for number in _description(table)]
     # Counts are exact in float64: one exchange in place of two.
-    heads = peers.gathered(torch.tensor([loss.item(), *own], dtype=torch.float64))
+    own = [loss.item(), *map(_n_rows_of_gradient, tables)]
+    heads = peers.gathered(torch.tensor(own, dtype=torch.float64))
     mean = heads[:, 0].sum() / peers.size
-    described = heads[:, 1:].long().view(peers.size, len(tables), 2)
-    kinds = described[..., 0].amax(dim=0).tolist()
+    counts = heads[:, 1:].long()
+    is_dense = (counts < 0).any(dim=0).tolist()
     in_rows = []
-    for index, (table, kind) in enumerate(zip(tables, kinds, strict=True)):
-        if kind == _DENSE:
+    for index, table in enumerate(tables):
+        if is_dense[index]:
             table.grad = peers.total(_dense_gradient(table)) / peers.size
-        elif kind == _ROWS:
+        elif counts[:, index].any():
             in_rows.append(index)
     if in_rows:
-        n_rows = described[:, in_rows, 1].tolist()
+        n_rows = counts[:, in_rows].tolist()
         _average_rows(peers, [tables[index] for index in in_rows], n_rows)
     return mean.to(loss)
 
 
-def _description(table: Tensor) -> tuple[int, int]:
-    """Return the kind of a gradient, and its number of rows if it is one of rows."""
+def _n_rows_of_gradient(table: Tensor) -> int:
+    """Return how many rows a gradient has, none being 0; that of a dense one is -1."""
     if table.grad is None:
-        return _NONE, 0
-    return (_ROWS, table.grad._nnz()) if table.grad.is_sparse else (_DENSE, 0)
+        return 0
+    return table.grad._nnz() if table.grad.is_sparse else -1
 
 
 def _dense_gradient(table: Tensor) -> Tensor:

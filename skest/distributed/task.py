@@ -26,6 +26,7 @@ def end_with(parent: int) -> None:
 
 
 def _watch(parent: int) -> None:
+    # A signal at the death of the parent is there on Linux only.
     while os.getppid() == parent:
         time.sleep(_GLANCE)
     os._exit(1)

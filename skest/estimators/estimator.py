@@ -29,7 +29,7 @@ from skest.checkpoints.warm_start import (
     warm_start,
 )
 from skest.config.run_config import KeepBest, RunConfig, check_config, is_alone
-from skest.core.checks import Several, check_all, check_steps
+from skest.core.checks import Several, check_all, check_integer
 from skest.core.random import RunRandom
 from skest.core.resources import resolve_device
 from skest.engine.evaluation import run_evaluation
@@ -139,6 +139,7 @@ class Estimator:
         return f"Estimator(global_step={self._store.latest_step() or 0}{where})"
 
     def __getstate__(self) -> dict[str, Any]:
+        # A module and rows of the user's data: neither belongs into a pickle.
         left_out = ("_kept", "_example")
         state = {n: value for n, value in vars(self).items() if n not in left_out}
         if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
@@ -381,7 +382,14 @@ class Estimator:
         another kind or size, with a warning, and any input with
         ``RunConfig(resume_input=False)``, starts anew.
         """
-        check_steps(steps=steps, max_steps=max_steps)
+        for name, number in (("steps", steps), ("max_steps", max_steps)):
+            if number is not None:
+                check_integer(number, name, "train", 1)
+        if steps is not None and max_steps is not None:
+            raise ValueError(
+                "Only one of 'steps' and 'max_steps' can be given; got "
+                f"{steps} and {max_steps}."
+            )
         hooks = check_all(hooks, Hook, "hooks")
         listeners = check_all(saving_listeners, CheckpointListener, "saving_listeners")
         start = self._store.latest_step() or 0
@@ -394,13 +402,22 @@ class Estimator:
 
             if serve_if_ps(self._config):
                 return self
+        order = TrainingOrder(
+            input_fn, hooks, listeners, steps, max_steps, self._warm_start
+        )
         with (
             self._replica(input_fn, steps, max_steps) as replica,
             self._training_lock(replica) as check_lock,
         ):
-            self._train(
-                input_fn, hooks, listeners, steps, max_steps, check_lock, replica
-            )
+            # Beside the chief nobody saves, and what a worker has in the end is let go of.
+            store = self._store if replica.is_chief else MemoryStore()
+            run = run_training(self._builder, order, replica, store, check_lock)
+            if run is not None and replica.result is not None:
+                # The chief's directory is not to be seen from here: what it saved was
+                # sent.
+                self._config = self._config.replace(model_dir=None)
+                self._store = MemoryStore(replica.result)
+                self._store.note_stop(str(run.stop_reason))
         return self
 
     def evaluate(
@@ -440,10 +457,12 @@ class Estimator:
             If `steps` is not positive, `checkpoint_path` is no checkpoint or the input
             is empty.
         """
-        check_steps(steps=steps)
+        if steps is not None:
+            check_integer(steps, "steps", "evaluate", 1)
         hooks = check_all(hooks, Hook, "hooks")
         checkpoint = self._checkpoint(checkpoint_path)
         builder = self._builder
+        # An input may hold files, threads and processes.
         with contextlib.closing(builder.open_source(input_fn, ModeKeys.EVAL)) as source:
             return run_evaluation(
                 builder, source, checkpoint, hooks, steps, name, self.eval_dir(name)
@@ -486,6 +505,9 @@ class Estimator:
         """
         keys = [predict_keys] if isinstance(predict_keys, str) else predict_keys
         hooks = check_all(hooks, Hook, "hooks")
+        # To build and restore a model takes longer than to predict a few rows, so the
+        # last one stays for as long as its checkpoint is the latest. Hooks may change
+        # it: it is built anew.
         version = self._store.version() if checkpoint_path is None else None
         kept = self._kept
         if not hooks and version is not None and kept and kept.version == version:
@@ -635,6 +657,7 @@ class Estimator:
 
     def _remember(self, features: Any) -> None:
         """Keep a few rows to build a model for, when it is exported."""
+        # Column names, types and shapes are all that an export needs of them.
         if self._example is None:
             self._example = first_rows(features)
 
@@ -646,27 +669,6 @@ class Estimator:
         from skest.distributed.replicas import replica_for
 
         return replica_for(self.model_fn, input_fn, self._config, steps, max_steps)
-
-    def _train(
-        self,
-        input_fn: Callable[..., Any],
-        hooks: list[Hook],
-        listeners: list[CheckpointListener],
-        steps: int | None,
-        max_steps: int | None,
-        check_lock: Callable[[], None],
-        replica: Replica,
-    ) -> None:
-        order = TrainingOrder(
-            input_fn, hooks, listeners, steps, max_steps, self._warm_start
-        )
-        store = self._store if replica.is_chief else MemoryStore()
-        run = run_training(self._builder, order, replica, store, check_lock)
-        if run is not None and replica.result is not None:
-            self._config = self._config.replace(model_dir=None)
-            # The chief's directory is not to be seen from here: what it saved was sent.
-            self._store = MemoryStore(replica.result)
-            self._store.note_stop(str(run.stop_reason))
 
     def _training_lock(
         self, replica: Replica

@@ -20,6 +20,8 @@ from skest.hooks.base import Timer
 
 _FILE = "train_and_evaluate.json"
 _EXPORT = "export"
+# What a record raises that somebody has edited: it is read as it was written.
+_SPOILED = (AttributeError, KeyError, TypeError, ValueError)
 
 _logger = logging.getLogger("skest")
 
@@ -77,6 +79,7 @@ class Evaluation:
     def record(self) -> dict[str, Any]:
         """Return the results for a repeated call; JSON holds it, and arrays as lists."""
         exports = {
+            # So that a model_dir that was moved is still finished.
             name: path and os.path.relpath(path, self._estimator.model_dir)
             for name, path in self.exports.items()
         }
@@ -128,6 +131,7 @@ class Evaluation:
             return Timer(every_steps=self._spec.eval_every_steps)
         if self._spec.throttle_secs > 0:
             return Timer(every_secs=self._spec.throttle_secs)
+        # Every checkpoint, but none twice.
         return Timer(every_steps=1)
 
     def _mark(self, step: int) -> None:
@@ -156,33 +160,20 @@ def _recorded(model_dir: Path | None, step: int) -> dict[str, Any]:
     """Return what is recorded of the evaluations behind the last step of a training."""
     if model_dir is None:
         return {}
-    path = model_dir / _FILE
     try:
-        content = json.loads(path.read_bytes())
-        if not _is_record(content):
-            raise ValueError("it is not as it was written")
+        content: dict[str, Any] = json.loads((model_dir / _FILE).read_bytes())
+        return content if content.get("global_step") == step else {}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
-        _logger.warning(
-            "%s is not used (%s): the last checkpoint is evaluated again.", path, error
-        )
+    except (OSError, *_SPOILED) as error:
+        _warn_of_record(model_dir, error)
         return {}
-    return content if content.get("global_step") == step else {}
 
 
-def _is_record(content: Any) -> bool:
-    """Tell whether a file, which people can edit, has the form that `_record` gives it."""
-    if not isinstance(content, dict) or not isinstance(
-        content.get("evaluations"), dict
-    ):
-        return False
-    return all(
-        isinstance(record, dict)
-        and isinstance(record.get("metrics"), dict)
-        and isinstance(exports := record.get("exports"), dict)
-        and all(isinstance(path, str | None) for path in exports.values())
-        for record in content["evaluations"].values()
+def _warn_of_record(model_dir: Path | None, error: Exception) -> None:
+    path = Path(model_dir or "") / _FILE
+    _logger.warning(
+        "%s is not used (%s): the last checkpoint is evaluated again.", path, error
     )
 
 
@@ -225,7 +216,11 @@ def finish_evaluations(
     step = _last_step(estimator)
     saved = {} if made_steps else _recorded(estimator.model_dir, step)
     results = saved.get("evaluations", {})
-    done = [e for e in evaluations if e.restore(results.get(e.key, {}), step)]
+    done = []
+    try:
+        done = [e for e in evaluations if e.restore(results.get(e.key, {}), step)]
+    except _SPOILED as error:
+        _warn_of_record(estimator.model_dir, error)
     for evaluation in [e for e in evaluations if e not in done]:
         _record(estimator, step, max_steps, done)  # what is left is up to another call
         if evaluation.step == step:

@@ -100,6 +100,7 @@ def _extended_model_fn(
     if mode != ModeKeys.EVAL:
         return spec
     names = _arguments(metric_fn)
+    # Of one evaluation: the specification is built anew for each, and so are these.
     own, added = dict(spec.eval_metrics or {}), dict[str, Any]()
 
     def update(

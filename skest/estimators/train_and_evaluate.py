@@ -42,6 +42,8 @@ class Role(Enum):
 
 def role_of(config: RunConfig) -> Role:
     """Return what the process with a configuration does."""
+    # As `_TrainingExecutor.run` of tf.estimator, where a "master" evaluates by itself and a
+    # "chief" leaves that to the evaluator.
     if config.task_type == "evaluator":
         return Role.EVALUATE
     if not config.cluster_spec or config.task_type == "master":
@@ -147,6 +149,7 @@ class _Training:
 
 def _evaluate_newest(training: _Training, evaluations: Sequence[Evaluation]) -> None:
     """Evaluate the newest checkpoint, as far as that is due and was not done."""
+    # The chief saves and deletes meanwhile, so the path is asked for once and kept.
     step, path = training.store.latest_step(), training.store.latest_path()
     if step is None or path is None or training.store.latest_step() != step:
         return  # a newer one has just come
@@ -282,6 +285,8 @@ def _train(
     role: Role,
 ) -> None:
     """Train, with evaluations where this process does them."""
+    # The `_NewCheckpointListenerForEvaluate` of tf.estimator: one training, and no graph
+    # that is built anew between its evaluations.
     listener = _Listener(evaluations, evaluates=role is Role.ALONE)
     if role is Role.TRAIN and estimator.config.is_chief:
         _logger.info(

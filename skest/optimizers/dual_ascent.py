@@ -214,6 +214,7 @@ class DualAscent(Optimizer):
 
     def _weights(self, sums: Tensor) -> Tensor:
         (group,) = self.param_groups
+        # The gradient of the conjugate of the penalties; see Prox-SDCA (2014).
         return F.softshrink(sums, group["l1"]) / group["l2"]
 
     def _update(self, batch: Examples, duals: "_Duals") -> None:
@@ -322,6 +323,8 @@ def _ascend(
         positions,
         labels.tolist(),
         weights.tolist(),
+        # How fast the score grows with the dual: exact without L1, and with it the
+        # bound that Prox-SDCA (2014) maximises instead.
         (weights * squares / l2).tolist(),
         strict=True,
     ):

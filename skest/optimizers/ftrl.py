@@ -55,6 +55,8 @@ class Elementwise(Optimizer):
         without_dynamo(Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         for param in group["params"]:
+            # Before the first step, as slots of TensorFlow: a checkpoint of step 0 has
+            # them, and weights can be kept.
             self.state[param] = self._slots(param, group)
 
     @torch.no_grad()
@@ -276,12 +278,14 @@ class Ftrl(Elementwise):
         torch._foreach_addcmul_(accumulators, grads, grads)
         denominators = _foreach_power(accumulators, power)
 
+        # `old` becomes n^p - n'^p, and `linears` z'.
         torch._foreach_sub_(old, denominators)
         torch._foreach_add_(linears, grads)
         torch._foreach_addcmul_(linears, old, params, value=1 / lr)
         if group["l2_shrinkage"]:
             torch._foreach_add_(linears, params, alpha=2 * group["l2_shrinkage"])
 
+        # `denominators`, n'^p until here, becomes what w' is divided by.
         torch._foreach_add_(denominators, group["beta"] + 2 * group["l2"] * lr)
         torch._foreach_div_(denominators, lr)
         # An element without any gradient so far may have 0 / 0, which shall be 0.

@@ -160,6 +160,7 @@ def make_optimizer(
     items, leaves = _listed(params)
     is_class = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
     takes_rate = is_class or isinstance(optimizer, str)
+    # A callable was made with all it needs: a rate beside it would contradict its own.
     if takes_rate:
         learning_rate = _one_rate(learning_rate, options)
     rate = _first_rate(learning_rate, items)
@@ -174,6 +175,7 @@ def make_optimizer(
             "'optimizer' must be a name, a torch.optim.Optimizer class or a "
             f"callable(params) that returns an optimizer, got {optimizer!r}."
         )
+    # Most classes of torch refuse sparse gradients, or take a step over the whole table.
     if any(map(is_row_table, leaves)) and not isinstance(made, RowSparse):
         return RowSparse(made)
     return made
@@ -374,6 +376,7 @@ def _from_class(
             f"Optimizer {label!r} takes no option {unknown[0]!r}; its options are "
             f"{sorted(set(taken) - {'params', 'lr', 'weight_decay'})}."
         )
+    # Also by 0: AdamW would decay by 0.01 otherwise, which nobody asked for.
     if "weight_decay" in taken:
         options = {**options, "weight_decay": weight_decay}
     elif weight_decay:

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as _optimizers
 
@@ -113,6 +113,7 @@ class RowSparse(Optimizer):
         self.counts_all_steps = False
         self._scratch: dict[torch.device, Tensor] = {}
         super().__init__(inner.param_groups, inner.defaults)
+        # The very objects of `inner`: a scheduler or a checkpoint of either is of both.
         self.param_groups, self.state = inner.param_groups, inner.state
 
     def __getstate__(self) -> dict[str, Any]:
@@ -178,16 +179,13 @@ class RowSparse(Optimizer):
         # decay.
         if type(self.inner) is not torch.optim.Adagrad or self.counts_all_steps:
             return
-        for group in self.param_groups:
-            for param in group["params"]:
-                grad = param.grad
-                if (
-                    not group["weight_decay"]
-                    and grad is not None
-                    and self._touches_rows(param, grad)
-                    and len(param) <= grad._nnz()
-                ):
-                    param.grad = grad.to_dense()
+        for group, param in self._members():
+            if (
+                not group["weight_decay"]
+                and self._touches_rows(param)
+                and len(param) <= param.grad._nnz()
+            ):
+                param.grad = param.grad.to_dense()
 
     def _lend(
         self, group: dict[str, Any], touched: dict[Tensor, _Touched], loans: list[_Loan]
@@ -219,9 +217,8 @@ class RowSparse(Optimizer):
         """Return what the gradients of row tables hold, summed for equal ids."""
         touched = {
             param: _Touched(param.grad._indices()[0], param.grad._values())
-            for group in self.param_groups
-            for param in group["params"]
-            if param.grad is not None and self._touches_rows(param, param.grad)
+            for _, param in self._members()
+            if self._touches_rows(param)
         }
         alike: dict[Any, list[Tensor]] = defaultdict(list)
         for table, (_, values) in touched.items():
@@ -233,9 +230,18 @@ class RowSparse(Optimizer):
                 touched.update(self._summed({t: touched[t] for t in together}))
         return touched
 
-    def _touches_rows(self, param: Tensor, grad: Tensor) -> bool:
+    def _members(self) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yield all parameters, each with its group."""
+        for group in self.param_groups:
+            for param in group["params"]:
+                yield group, param
+
+    def _touches_rows(self, param: Tensor) -> bool:
         """Tell whether a gradient is that of rows; raise ValueError if of parts."""
-        if not grad.is_sparse or not (grad._nnz() or self.counts_all_steps):
+        grad = param.grad
+        if grad is None or not grad.is_sparse:
+            return False
+        if not (grad._nnz() or self.counts_all_steps):
             return False
         if grad.sparse_dim() != 1:
             raise ValueError(
@@ -264,12 +270,7 @@ class RowSparse(Optimizer):
 
     def _room(self) -> int:
         """Return for how many rows there is an integer; tables share it if they fit."""
-        sizes = [
-            len(param)
-            for group in self.param_groups
-            for param in group["params"]
-            if param.ndim
-        ]
+        sizes = [len(param) for _, param in self._members() if param.ndim]
         return max(max(sizes), min(sum(sizes), _ROWS_TOGETHER))
 
     def _integers(self, device: torch.device) -> Tensor:
@@ -345,6 +346,15 @@ def rule_of(optimizer: Optimizer) -> Optimizer:
 def is_row_table(parameter: Tensor) -> bool:
     """Tell whether a parameter is made to be read by row."""
     return bool(getattr(parameter, "is_row_table", False))
+
+
+def row_tables(network: nn.Module) -> list[Tensor]:
+    """Return the parameters whose gradients are those of single rows."""
+    found: list[Tensor] = [*filter(is_row_table, network.parameters())]
+    for module in network.modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            found.append(module.weight)
+    return list(dict.fromkeys(found))
 
 
 def _packed(tables: Sequence[Tensor], room: int) -> Iterator[list[Tensor]]:

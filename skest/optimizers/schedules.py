@@ -137,6 +137,7 @@ class FunctionLR(LRScheduler):
 
     def move_to(self, step: int) -> None:
         """Set the rate for the update after `step` steps, wherever training was."""
+        # torch's name: it counts what its schedulers are stepped by, here training steps.
         self.last_epoch = step
         self._last_lr = self.get_lr()
         for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):

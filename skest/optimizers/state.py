@@ -168,6 +168,7 @@ def load_named_state(
     packed = without_dynamo(type(optimizer).state_dict)(optimizer)["param_groups"]
     for group, saved in zip(packed, scalars["param_groups"], strict=True):
         set_group_options(group, saved["options"])
+    # torch's own way, which brings slots to the types and devices of the parameters.
     load = without_dynamo(type(optimizer).load_state_dict)
     load(optimizer, {"state": state, "param_groups": packed})
 
@@ -234,6 +235,7 @@ def _named_groups(
 
 
 def _class_name(optimizer: Optimizer) -> str:
+    # That of the rule: whether it goes by row is no part of a state.
     rule = rule_of(optimizer)
     return type(rule).__name__
 

@@ -63,7 +63,7 @@ def test_the_summary_of_a_fitted_estimator():
     ):
         assert re.search(f"^{row}$", text, re.M), row
     n_values = sum(v.numel() for v in model.estimator_.checkpoint.variables.values())
-    assert f"Layers: {n_values:,} parameters, {n_values * 4 / 1024:.3g} KiB" in text
+    assert f"Layers: {n_values:,} parameters, {n_values * 4 / 1024:.1f} KiB" in text
     shown = model._repr_html_()
     assert "<td>larger for larger tables</td>" in shown
     assert "levels u&amp;v, w" in shown

@@ -296,8 +296,8 @@ def test_every_bit_counts(one_checkpoint, name, where, bit):
 def test_a_checkpoint_that_goes_while_it_is_read(tmp_path, monkeypatch, moment, step):
     store = saved(tmp_path, 1, keep_max=1)
     others = dataclasses.replace(checkpoint_of(step), variables={"a": torch.ones(9)})
-    name = "read_checkpoint" if moment == "before the state" else "tensors_in"
-    module = checkpoint_format if name == "tensors_in" else checkpoint_store
+    name = "read_checkpoint" if moment == "before the state" else "read_tensors"
+    module = checkpoint_format if name == "read_tensors" else checkpoint_store
     read = getattr(module, name)
 
     def reading(path, *args):

@@ -303,8 +303,6 @@ def test_other_texts_are_refused():
         ("n[3-1]", "ascending order.*got '3-1'"),
         ("n[a-b]", "got 'a-b'"),
         ("n[1-2-3]", "got '1-2-3'"),
-        ("n[0-999999999]", "at most 65536 hosts"),
-        ("n[0-999]m[0-999]", "at most 65536 hosts"),
     ]:
         with pytest.raises(ValueError, match=message):
             expand_nodes(text)

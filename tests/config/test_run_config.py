@@ -36,14 +36,18 @@ def test_time_decides_about_checkpoints_unless_steps_do():
     [
         ("model_dir", "", "must not be empty"),
         ("execution", "fast", "of RunConfig must be one of 'auto', 'eager', 'graph'"),
-        ("save_checkpoints_steps", -1, "must be an integer >= 0; got -1"),
-        ("save_checkpoints_secs", float("nan"), "must be a number >= 0; got nan"),
+        ("save_checkpoints_steps", -1, "must be an integer of at least 0; got -1"),
+        (
+            "save_checkpoints_secs",
+            float("nan"),
+            "must be a .* number of at least 0; got nan",
+        ),
         ("keep_checkpoint_every_n_hours", 0, "of RunConfig must be .*greater than 0"),
-        ("log_step_count_steps", 0, "must be an integer >= 1"),
-        ("num_threads", "many", "must be an integer"),
+        ("log_step_count_steps", 0, "must be an integer of at least 1"),
+        ("num_threads", "many", "of RunConfig must be an integer"),
         ("train_distribute", "ps", r"a strategy .*AsyncParameterServer\(\).*got 'ps'"),
         ("eval_distribute", SharedMemory(), "a skest.distributed.DataParallel or None"),
-        ("max_worker_delay_secs", -1, "must be a number >= 0"),
+        ("max_worker_delay_secs", -1, "must be a finite number of at least 0"),
         ("session_creation_timeout_secs", 0, "of RunConfig must be .* greater than 0"),
         ("task", {"type": "worker"}, "must be a skest.distributed.TaskConfig; got"),
         ("keep_best", 3, r"must be a skest\.KeepBest"),
@@ -57,7 +61,7 @@ def test_wrong_values_are_refused_by_name(name, value, message):
 def test_replace_checks_names_and_values():
     with pytest.raises(ValueError, match=r"RunConfig has no field 'seed'.*random_seed"):
         RunConfig().replace(seed=1)
-    with pytest.raises(ValueError, match="'num_threads' must be"):
+    with pytest.raises(ValueError, match="'num_threads' of RunConfig must be"):
         RunConfig().replace(num_threads=0)
 
 
@@ -98,7 +102,7 @@ def test_wrong_arguments_of_keep_best():
 
 def test_strategies_are_values_for_a_run_config():
     for strategy in [
-        AsyncParameterServer(3, 2, max_staleness=1),
+        AsyncParameterServer(3, 2, lease=1.0),
         SharedMemory(1),
         DataParallel(),
         LocalSGD(1),
@@ -115,7 +119,6 @@ def test_strategies_are_values_for_a_run_config():
     ("kind", "name", "value", "message"),
     [
         (AsyncParameterServer, "num_ps", 1.0, ""),
-        (AsyncParameterServer, "max_staleness", -1, ""),
         (AsyncParameterServer, "lease", 86401, "86400 seconds"),
         (AsyncParameterServer, "timeout", 1e14, "a day; got"),
         (AsyncParameterServer, "use_locking", 1, "be True or False; got 1"),

@@ -60,11 +60,8 @@ def train(replica, estimator, input_fn, *, hooks=(), steps=None, max_steps=None)
     def own_part(input_context):
         return input_fn()
 
-    with replica, estimator._training_lock(replica) as check_lock:
-        estimator._train(
-            own_part, list(hooks), [], steps, max_steps, check_lock, replica
-        )
-    return estimator
+    estimator._replica = lambda *_: replica
+    return estimator.train(own_part, hooks, steps, max_steps)
 
 
 class Tables(nn.Module):

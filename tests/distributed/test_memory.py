@@ -41,8 +41,8 @@ def test_what_tables_cost_at_the_peak(tmp_path):
     assert found["ps"] < 2.9
     assert found["chief"] < 2.6
     assert found["worker"] < 0.8
-    # Servers read the checkpoint themselves; the chief holds some blocks of
-    # 16 MiB however large the table: four to six were seen, and one table is six.
+    # The chief maps the checkpoint, and has some blocks of 16 MiB of its own however
+    # large the table: one table is six.
     found = tables(small, peaks(N_ROWS, large))
     assert found["ps"] < 2.9
     assert found["chief"] < 1.4

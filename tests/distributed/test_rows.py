@@ -154,7 +154,7 @@ def test_rows_that_were_looked_up_unseen_are_refused(read):
         network(ids)
     F.embedding(torch.tensor(read), network.weight, sparse=True).sum().backward()
     with pytest.raises(ValueError, match=r"\['weight'\] .* were looked up where that"):
-        servers.rows.check_gradients()
+        servers.rows.gradients()
 
 
 def test_what_no_server_can_make_right_is_refused():

@@ -97,34 +97,6 @@ def test_who_asks_for_what_there_is_not_ends_its_own_session_only(trainers, requ
         assert good.client.step == 1
 
 
-def test_a_task_that_is_too_far_ahead_waits(trainers):
-    bound = 2
-    with LocalServers(max_staleness=bound, timeout=1.0) as servers:
-        fast = trainers(servers.addresses, index=0).initialize().begin()
-        slow = trainers(servers.addresses, index=1).begin()
-        done = threading.Semaphore(0)
-
-        def work():
-            for _ in range(8):
-                fast.step(IDS)
-                done.release()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        for _ in range(bound + 1):
-            assert done.acquire(timeout=60)
-        assert not done.acquire(timeout=0.2)
-        slow.step(IDS)
-        assert done.acquire(timeout=60)
-        assert not done.acquire(timeout=0.1)
-        # From now on the slow one is silent, and its lease ends.
-        servers.servers[0].members.lease = 0.2
-        thread.join(timeout=60)
-        assert not thread.is_alive()
-        slow.step(IDS)  # it may come back
-        assert slow.client.step == 10
-
-
 def test_a_server_ends_when_the_chief_says_so_or_nobody_speaks():
     serve_parameters("127.0.0.1:0", orphan_timeout=0.1)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -150,9 +150,9 @@ def test_wrong_input_functions_are_refused(trained):
 def test_wrong_arguments_of_train_are_refused():
     for arguments, error, message in [
         ({"steps": 1, "max_steps": 2}, ValueError, "Only .* 'steps' and 'max_steps'"),
-        ({"steps": 0}, ValueError, "'steps' must be positive; got 0"),
-        ({"max_steps": 0}, ValueError, "'max_steps' must be positive; got 0"),
-        ({"steps": 2.0}, TypeError, "'steps' must be an integer; got 2.0"),
+        ({"steps": 0}, ValueError, "'steps' of train .* at least 1; got 0"),
+        ({"max_steps": 0}, ValueError, "'max_steps' of .* at least 1; got 0"),
+        ({"steps": 2.0}, TypeError, "'steps' of train must be an integer .*got 2.0"),
         ({"hooks": [1]}, TypeError, "'hooks' .* instances of skest.hooks.Hook; got 1"),
         (
             {"saving_listeners": [Hook()]},
@@ -194,7 +194,7 @@ def test_evaluate(trained):
 
 
 def test_evaluate_checks(trained):
-    with pytest.raises(ValueError, match="'steps' must be positive; got 0"):
+    with pytest.raises(ValueError, match="'steps' of evaluate .* at least 1; got 0"):
         trained.evaluate(table_fn(), steps=0)
     with pytest.raises(TypeError, match="'hooks' must be instances"):
         trained.evaluate(table_fn(), hooks=[1])

@@ -7,7 +7,6 @@ no process but a server ever holds a table, and only the chief needs the directo
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import blocks, reading
+from skest.checkpoints.format import blocks
 from skest.distributed.ps.connection import PSClient
 from skest.distributed.ps.messages import (
     Message,
@@ -77,7 +76,7 @@ class ServedTensor:
         self._refuse_nan = refuse_nan
 
     def __getitem__(self, block: slice) -> Tensor:
-        first, stop, step = block.indices(self.shape[0])
+        first, stop, _ = block.indices(self.shape[0])
         n_rows = max(0, stop - first)
         found = torch.zeros((n_rows, *self.shape[1:]), dtype=self.dtype)
         for start, rows in blocks(found, _BLOCK_BYTES):
@@ -87,7 +86,7 @@ class ServedTensor:
                 f"The variable {variable_of(self._name)!r} is NaN in the parameter "
                 "servers; it is not saved. Lower the learning rate, or clip the gradients."
             )
-        return found[::step]
+        return found
 
     def _fetch(self, start: int, into: Tensor) -> None:
         requests, places = {}, {}
@@ -133,6 +132,11 @@ class Snapshot(NamedTuple):
     optimizers: list[list[dict[str, Any]]]
     tensors: dict[str, Any]
 
+    def fetched(self) -> "Snapshot":
+        """Return the same with all of its tensors in this process."""
+        whole = {n: t[:] if t.shape else t for n, t in self.tensors.items()}
+        return self._replace(tensors=whole)
+
 
 def snapshot(
     client: PSClient,
@@ -167,6 +171,8 @@ def snapshot(
             if name in tensors:
                 continue
             v = by_name[variable_of(name)]
+            # A dense variable is as a whole on one server; a number, such as the step
+            # counter of a table, is the same on all.
             holders: list[int | None] = [ps]
             n_rows = n_rows_of(v.shape[0], ps, variables.num_ps) if v.ps == -1 else None
             # Its rows of a table, and not a number that it has of it.
@@ -201,10 +207,13 @@ def join(found: Snapshot, own: Checkpoint, others: Mapping[str, str]) -> Checkpo
         for name, tensor in found.tensors.items()
         if name.startswith(prefix)
     }
+    # A file of a network has tied weights under all their names, as its state_dict has.
     values |= {other: values[name] for other, name in others.items()}
     random = {k: t for k, t in own.optimizer.items() if k.startswith(_OF_THIS_PROCESS)}
     slots = {k: t for k, t in found.tensors.items() if not k.startswith(prefix)}
     descriptions = []
+    # Rates and other options are those of the chief, whose schedules set them; which slots
+    # there are, the servers know.
     for i, options in enumerate(own.scalars["optimizers"]):
         merged: dict[str, Any] = {**options, "slots": {}, "values": {}}
         for part in found.optimizers:
@@ -233,33 +242,34 @@ def outlined(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def state_of(
-    variables: Variables, network: nn.Module, optimizers: Sequence[Optimizer]
-) -> Part:
-    """Return what all servers together shall begin with, as it is in this process."""
-    descriptions, slots = described(network, optimizers)
-    values = unique_state(network)
-    tensors = {f"variable:{v.name}": values[v.name].detach() for v in variables.all}
-    return Part(descriptions, {**tensors, **slots})
-
-
-def state_in_files(
-    path: Path,
     variables: Variables,
     network: nn.Module,
     optimizers: Sequence[Optimizer],
+    saved: Checkpoint | None = None,
 ) -> Part:
-    """Return the same as it is in a checkpoint of this model; options are those of now."""
-    descriptions, _ = described(network, optimizers)
-    with reading(path) as files:
-        saved = files.state["scalars"]["optimizers"]
-        for description, of_saved in zip(descriptions, saved, strict=False):
-            description |= {key: of_saved[key] for key in ("slots", "values")}
-        stored = files.stored("variables")
-        tensors = {f"variable:{v.name}": stored[v.name]() for v in variables.all}
-        for name, read in files.stored("optimizer").items():
-            if not name.startswith(_OF_THIS_PROCESS):
-                tensors[name] = read()
-    return Part(descriptions, tensors)
+    """Return what all servers together shall begin with.
+
+    Parameters
+    ----------
+    variables, network, optimizers
+        Of the model; options of the optimizers are those of now.
+    saved : Checkpoint, default=None
+        Of this model: it has variables and slots. None is what they are in this process.
+    """
+    descriptions, slots = described(network, optimizers)
+    values: Mapping[str, Tensor] = unique_state(network)
+    if saved is not None:
+        of_saved = saved.scalars["optimizers"]
+        for description, old in zip(descriptions, of_saved, strict=False):
+            description |= {key: old[key] for key in ("slots", "values")}
+        values = saved.variables
+        slots = {
+            name: slot
+            for name, slot in saved.optimizer.items()
+            if not name.startswith(_OF_THIS_PROCESS)
+        }
+    tensors = {f"variable:{v.name}": values[v.name].detach() for v in variables.all}
+    return Part(descriptions, {**tensors, **slots})
 
 
 def upload(client: PSClient, variables: Variables, state: Part, step: int) -> None:
@@ -272,7 +282,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
     variables : Variables
         Of the network.
     state : Part
-        What `state_of` or `state_in_files` returned.
+        What `state_of` returned.
     step : int
         The global step.
     """

@@ -42,6 +42,7 @@ from skest.exceptions import PeerLostError
 _GREETING = f"skest/{PROTOCOL} ".encode()
 _NONCE_BYTES = 32
 _HELLO_BYTES = 1024
+# All workers of a cluster connect at once when a training begins.
 _BACKLOG = 4096
 
 
@@ -107,6 +108,8 @@ class Session:
         # Where a proxy is in between, one end may be on the machine of the other only as
         # that one sees it.
         is_near = is_loopback(self._socket.getpeername()[0])
+        # Both ends have a part in the keys, so that a session that somebody has
+        # recorded can be played back to neither.
         own = _GREETING + bytes([is_near]) + secrets.token_bytes(_NONCE_BYTES)
         found = bytearray(len(own))
         try:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a worker and the parameter servers exchange in a step."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,13 +9,41 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from skest.distributed.ps.connection import PSClient
-from skest.distributed.ps.messages import Message, Op, Reader, Status
-from skest.distributed.ps.optimizers import Flat
+from skest.distributed.ps.messages import Message, Op, Reader
 from skest.distributed.ps.rows import RemoteRows
-from skest.distributed.ps.variables import Variables
+from skest.distributed.ps.variables import Variable, Variables, layout_of
 from skest.optimizers.state import group_options
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds
+
+class _Dense:
+    """The dense variables that one server has, and their gradients, in two buffers."""
+
+    def __init__(
+        self, variables: Sequence[Variable], parameters: Mapping[str, nn.Parameter]
+    ) -> None:
+        self._members = [parameters[v.name] for v in variables]
+        device = self._members[0].device if self._members else torch.device("cpu")
+        # One buffer for each direction: a copy and a message take as long for a hundred
+        # small variables as for one of their size.
+        layout = layout_of(variables)
+        self.values, self._flat = (
+            torch.zeros(layout.size, dtype=torch.uint8, device=device) for _ in range(2)
+        )
+        self._places = layout.parts(self._flat)
+        for parameter, value in zip(
+            self._members, layout.parts(self.values), strict=True
+        ):
+            parameter.data = value
+
+    def gradients(self) -> list[Tensor]:
+        """Return which of the variables have a gradient, and all gradients."""
+        there = [i for i, p in enumerate(self._members) if p.grad is not None]
+        present = torch.zeros(len(self._members), dtype=torch.uint8)
+        if there:
+            present[there] = 1
+            gradients: Any = [self._members[i].grad for i in there]
+            torch._foreach_copy_([self._places[i] for i in there], gradients)
+        return [present, self._flat]
 
 
 class Exchange:
@@ -33,9 +60,6 @@ class Exchange:
         Their options go to the servers when they change.
     variables : Variables
         Of the network.
-    check : callable, default=lambda: None
-        Called again and again while a pull waits for other tasks; may raise an error to
-        end that.
 
     Attributes
     ----------
@@ -49,23 +73,15 @@ class Exchange:
         network: nn.Module,
         optimizers: Sequence[Optimizer],
         variables: Variables,
-        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._client, self._optimizers, self._check = client, optimizers, check
+        self._client, self._optimizers = client, optimizers
         parameters = dict(network.named_parameters())
-        self._values, self._gradients, self._dense = [], [], []
-        for ps in range(variables.num_ps):
-            of_ps = variables.of_kind("dense", ps)
-            members = [parameters[v.name] for v in of_ps]
-            device = members[0].device if members else torch.device("cpu")
-            values, gradients = Flat(of_ps, device), Flat(of_ps, device)
-            for parameter, value in zip(members, values.tensors, strict=True):
-                parameter.data = value
-            self._dense.append(members)
-            self._values.append(values)
-            self._gradients.append(gradients)
+        self._dense = [
+            _Dense(variables.of_kind("dense", ps), parameters)
+            for ps in range(variables.num_ps)
+        ]
         self._num_ps = variables.num_ps
-        self.rows = RemoteRows(network, variables, self._fetch)
+        self.rows = RemoteRows(network, variables, self._pull)
         # Also of servers that have no variables: one that hears of nobody for long ends.
         self._versions = [0] * self._num_ps
         self._told: list[list[Any]] = []
@@ -73,12 +89,7 @@ class Exchange:
 
     def pull(self, features: Any) -> None:
         """Bring all that a step on a batch reads into the network."""
-        wanted = self.rows.begin_step(features)
-        pause = _SHORTEST_PAUSE
-        while not self._pull(wanted, with_dense=True):
-            self._check()  # it is too far ahead of other tasks
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+        self._pull(self.rows.begin_step(features), with_dense=True)
 
     def push(self) -> None:
         """Send the gradients that the network has, and wait until they are taken.
@@ -96,14 +107,14 @@ class Exchange:
                 Op.PUSH,
                 number=self._versions[ps],
                 control={"options": options} if options else {},
-                payload=[*self._dense_gradients(ps), *of_tables],
+                payload=[*self._dense[ps].gradients(), *of_tables],
             )
             for ps, of_tables in enumerate(self._table_gradients())
         }
         self.staleness = self._client.ask_each(requests)[0].number
 
-    def _pull(self, wanted: Mapping[int, Tensor], with_dense: bool) -> bool:
-        """Put rows, and maybe dense variables, into the network, unless they come later."""
+    def _pull(self, wanted: Mapping[int, Tensor], with_dense: bool = False) -> None:
+        """Put rows, and maybe dense variables, into the network."""
         split = {n: self._shares(wanted[n]) for n in sorted(wanted)}
         requests = {}
         for ps in range(self._num_ps):
@@ -111,18 +122,16 @@ class Exchange:
             of_tables = [shares[ps][0] for shares in split.values()]
             for n, of_table in zip(split, of_tables, strict=True):
                 counts[n] = len(of_table)
+            # Rows that were met in the midst of a step, all of them of other servers.
             if not with_dense and not any(counts):
                 continue
             # The ids of all tables are one tensor, which the counts divide.
             payload = [torch.tensor(counts), _together(of_tables)]
             requests[ps] = Message(Op.PULL, number=with_dense, payload=payload)
-        replies = self._client.ask_each(requests)
-        if any(reply.code == Status.LATER for reply in replies.values()):
-            return False
-        for ps, reply in replies.items():
+        for ps, reply in self._client.ask_each(requests).items():
             reader = Reader(reply)
             if with_dense:
-                buffer = self._values[ps].buffer
+                buffer = self._dense[ps].values
                 buffer.copy_(reader.take(buffer.shape, torch.uint8))
                 self._versions[ps] = reply.number
             for n, shares in split.items():
@@ -130,21 +139,6 @@ class Exchange:
                 shape, dtype = self.rows.row_shape(n)
                 found = reader.take((len(ids), *shape), dtype)
                 self.rows.put(n, wanted[n][places], found)
-        return True
-
-    def _fetch(self, wanted: dict[int, Tensor]) -> None:
-        self._pull(wanted, with_dense=False)
-
-    def _dense_gradients(self, ps: int) -> list[Tensor]:
-        """Return which dense variables of a server have a gradient, and all of them."""
-        members, flat = self._dense[ps], self._gradients[ps]
-        there = [i for i, p in enumerate(members) if p.grad is not None]
-        present = torch.zeros(len(members), dtype=torch.uint8)
-        if there:
-            present[there] = 1
-            gradients: Any = [members[i].grad for i in there]
-            torch._foreach_copy_([flat.tensors[i] for i in there], gradients)
-        return [present, flat.buffer]
 
     def _table_gradients(self) -> list[list[Tensor]]:
         """Return for each server how many rows of each table, all ids, and values.

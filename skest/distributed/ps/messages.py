@@ -22,7 +22,9 @@ LIMIT = 1 << 28
 MAX_CONTROL = 1 << 24
 _HEADER = struct.Struct("<8q")
 _MAGIC = 0x736B657374  # "skest"
+# What comes is viewed where it lies, for which torch asks that it is aligned.
 _ALIGNMENT = 8
+# A list, and not getattr(torch, ...): what others send must not choose any name.
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -56,7 +58,6 @@ class Status(IntEnum):
 
     OK = 0
     REFUSED = 1
-    LATER = 2
 
 
 class WireError(ValueError):

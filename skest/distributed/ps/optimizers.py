@@ -2,7 +2,6 @@
 """The variables in one parameter server, and the rule that updates them."""
 
 import inspect
-import math
 import operator
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,11 +18,11 @@ from skest.distributed.ps.variables import (
     Part,
     Variable,
     Variables,
+    layout_of,
     n_rows_of,
     variable_of,
 )
 from skest.feature_columns.lookup import row_table
-from skest.optimizers.ftrl import Ftrl, ProximalAdagrad
 from skest.optimizers.row_sparse import RowSparse
 from skest.optimizers.state import load_named_state, named_state, set_group_options
 
@@ -79,15 +78,15 @@ class Shard:
         self.variables, self.ps, self._lock = variables, ps, lock
         self._dense = [v for v in variables.of_kind("dense", ps)]
         self._tables = variables.of_kind("table", ps)
+        # Ids are checked against these before an update begins, not by torch in its midst.
         n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
         self._n_rows, self._limits = n_rows, torch.tensor(n_rows, dtype=torch.int64)
-        self._flat = Flat(self._dense)
-        self._parameters = {
-            v.name: nn.Parameter(tensor)
-            for v, tensor in zip(self._dense, self._flat.tensors, strict=True)
-        }
-        for v, place in zip(self._dense, self._flat.tensors, strict=True):
+        self._layout = layout_of(self._dense)
+        self._buffer = torch.zeros(self._layout.size, dtype=torch.uint8)
+        self._parameters: dict[str, nn.Parameter] = {}
+        for v, place in zip(self._dense, self._layout.parts(self._buffer), strict=True):
             place.copy_(self._given(part.tensors, v, v.shape))
+            self._parameters[v.name] = nn.Parameter(place)
         for v, n in zip(self._tables, n_rows, strict=True):
             shape = (n, *v.shape[1:])
             self._parameters[v.name] = row_table(self._given(part.tensors, v, shape))
@@ -103,10 +102,11 @@ class Shard:
 
     def pull(self, reader: Reader, with_dense: bool) -> list[Tensor]:
         """Return copies of the dense variables and of the rows that are asked for."""
-        found = [self._flat.buffer.clone()] if with_dense else []
+        found = [self._buffer.clone()] if with_dense else []
         if self._tables:
             counts = reader.take([len(self._tables)]).tolist()
             for v, ids in zip(self._tables, self._ids(reader, counts), strict=True):
+                # A copy, made under the lock: it is sent when others may be updating again.
                 found.append(self._parameters[v.name].detach().index_select(0, ids))
         return found
 
@@ -127,9 +127,9 @@ class Shard:
         present = reader.take([len(self._dense)], torch.uint8).tolist()
         # All in one piece, as they are in memory: one copy, whatever the number of
         # variables.
-        flat = reader.take([len(self._flat.buffer)], torch.uint8)
+        flat = reader.take([self._layout.size], torch.uint8)
         for v, part, is_there in zip(
-            self._dense, self._flat.parts(flat), present, strict=True
+            self._dense, self._layout.parts(flat), present, strict=True
         ):
             if is_there:
                 gradients[v.name] = part
@@ -290,13 +290,6 @@ def rebuilt_optimizer(
     cls = _class(description["module"], description["class"])
     try:
         with TablesElsewhere():  # slots that are made at once are replaced below
-            # What was a tuple is one again, before JSON made a list of it.
-            for group in groups:
-                group |= {
-                    key: tuple(value)
-                    for key, value in group.items()
-                    if isinstance(value, list) and key != "params"
-                }
             taken = list(inspect.signature(cls).parameters)[1:]
             first = {key: groups[0][key] for key in taken if key in groups[0]}
             made = cls(groups, **first)
@@ -316,9 +309,6 @@ def rebuilt_optimizer(
 
 def _class(module: str, name: str) -> type[Optimizer]:
     """Find a class of optimizers among those that are loaded already."""
-    for own in (Ftrl, ProximalAdagrad):
-        if name == own.__name__:
-            return own
     # Nothing is imported here: no message may choose what code is loaded.
     source = (
         torch.optim if module.startswith("torch.optim.") else sys.modules.get(module)
@@ -338,47 +328,3 @@ def _class(module: str, name: str) -> type[Optimizer]:
             "parameter server can do. Use another, such as Adagrad."
         )
     return found
-
-
-_ALIGNMENT = 64  # bytes, of all memory that torch allocates
-
-
-class Flat:
-    """A buffer of bytes, and a tensor for each variable that is a part of it.
-
-    Parameters
-    ----------
-    variables : sequence of Variable
-        In the order that the other side has.
-    device : torch.device, default="cpu"
-        Where the buffer is.
-
-    Attributes
-    ----------
-    buffer : Tensor of uint8
-        All of them, zeros at first.
-    tensors : list of Tensor
-        Parts of `buffer`, one for each variable.
-    """
-
-    def __init__(
-        self, variables: Sequence[Variable], device: torch.device | str = "cpu"
-    ) -> None:
-        dtypes = [dtype_named(v.dtype) for v in variables]
-        shapes = [v.shape for v in variables]
-        ends = [0]
-        for dtype, shape in zip(dtypes, shapes, strict=True):
-            size = math.prod(shape) * dtype.itemsize
-            ends.append(ends[-1] + -(-size // _ALIGNMENT) * _ALIGNMENT)
-        self.buffer = torch.zeros(ends[-1], dtype=torch.uint8, device=device)
-        self._layout = list(zip(ends[:-1], dtypes, shapes, strict=True))
-        self.tensors = self.parts(self.buffer)
-
-    def parts(self, buffer: Tensor) -> list[Tensor]:
-        """Return the tensors in another buffer of the same size."""
-        return [
-            buffer[start : start + math.prod(shape) * dtype.itemsize]
-            .view(dtype)
-            .view(shape)
-            for start, dtype, shape in self._layout
-        ]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from skest.distributed.ps.variables import Variables, embeddings_of
+from skest.distributed.ps.variables import Variables
 from skest.feature_columns.lookup import own_values
 from skest.optimizers.row_sparse import is_row_table
 
@@ -306,15 +306,39 @@ class RemoteRows:
         values = self._tables[number].values
         return values.shape[1:], values.dtype
 
-    def check_gradients(self) -> None:
-        """Raise ValueError if rows have a gradient that were not brought."""
-        ids = {
-            n: found._indices()[0]
+    def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
+        """Return the unique ids and the gradients of their rows, for every table.
+
+        Raises
+        ------
+        ValueError
+            If a gradient is dense, or rows have one that were not brought.
+        """
+        gradients = {
+            n: gradient
             for n, table in enumerate(self._tables)
-            if (found := table.gradient()) is not None
+            if (gradient := table.gradient()) is not None
         }
-        if not ids:
-            return
+        found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
+        if found:
+            self._check_brought({n: ids for n, (ids, _) in found.items()})
+        several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
+        if several:
+            ids, known = {n: found[n][0] for n in several}, self._brought
+            distinct = distinct_rows(ids, self._starts, known)  # known most often
+            sums = distinct.summed({n: found[n][1] for n in several})
+            found |= {n: (distinct.ids[n], sums[n]) for n in several}
+        return [found.get(n) for n in range(len(self))]
+
+    def close(self) -> None:
+        """Let go of the network."""
+        for handle in self._handles:
+            handle.remove()
+        for table in self._tables:
+            delattr(table.parameter, _BRING)
+
+    def _check_brought(self, ids: dict[int, Tensor]) -> None:
+        """Raise ValueError unless all rows came: of others, zeros were computed with."""
         through, known = counted_through(ids, self._starts), self._brought
         if known is not None and torch.equal(known.through, through):
             return  # all of them were brought before the step
@@ -331,80 +355,48 @@ class RemoteRows:
                 "before."
             )
 
-    def gradients(self) -> list[tuple[Tensor, Tensor] | None]:
-        """Return the unique ids and the gradients of their rows, for every table.
-
-        Raises
-        ------
-        ValueError
-            If a gradient is dense.
-        """
-        gradients = {
-            n: gradient
-            for n, table in enumerate(self._tables)
-            if (gradient := table.gradient()) is not None
-        }
-        found = {n: (g._indices()[0], g._values()) for n, g in gradients.items()}
-        several = [n for n, g in gradients.items() if not g.is_coalesced() and g._nnz()]
-        if several:
-            ids, known = {n: found[n][0] for n in several}, self._brought
-            distinct = distinct_rows(ids, self._starts, known)  # known most often
-            sums = distinct.summed({n: found[n][1] for n in several})
-            found |= {n: (distinct.ids[n], sums[n]) for n in several}
-        return [found.get(n) for n in range(len(self))]
-
-    def close(self) -> None:
-        """Let go of the network."""
-        for handle in self._handles:
-            handle.remove()
-        for table in self._tables:
-            delattr(table.parameter, _BRING)
-
     def _watch(self, network: nn.Module) -> None:
         """Fetch what modules look up, and what `bring_rows` asks for."""
         for number, table in enumerate(self._tables):
             setattr(table.parameter, _BRING, functools.partial(self._need, number))
         for module in network.modules():
-            lookups = getattr(module, "row_lookups", None)
-            if lookups is None:
-                continue
-            found = [
-                (self._numbers[id(table)], key, with_first)
-                for table, key, with_first in lookups()
-                if id(table) in self._numbers
-            ]
-            hook = self._before_columns(found)
-            self._handles.append(module.register_forward_pre_hook(hook))
-        for module in embeddings_of(network):
-            own = self._numbers.get(id(module.weight))
-            if own is None:
-                continue
-            if module.max_norm is not None:
-                raise ValueError(
-                    "An embedding with 'max_norm' changes its rows in the forward pass, "
-                    "which parameter servers do not see. Use embedding_column, whose "
-                    "'max_norm' does not, or an embedding without it."
-                )
-            before = self._before_embedding(own)
-            handle = module.register_forward_pre_hook(before, with_kwargs=True)
-            self._handles.append(handle)
+            if hasattr(module, "row_lookups"):
+                self._watch_columns(module)
+            elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                self._watch_embedding(module)
 
-    # Functions and no partials: what these hold is looked at where steps are recorded.
+    # Hooks are functions and no partials: what these hold is looked at where steps are
+    # recorded.
 
-    def _before_columns(
-        self, lookups: list[tuple[int, str, bool]]
-    ) -> Callable[[nn.Module, Any], None]:
-        def hook(module: nn.Module, args: Any) -> None:
+    def _watch_columns(self, module: Any) -> None:
+        lookups = [
+            (self._numbers[id(table)], key, with_first)
+            for table, key, with_first in module.row_lookups()
+            if id(table) in self._numbers
+        ]
+
+        def before(module: nn.Module, args: Any) -> None:
             for number, key, with_first in lookups:
                 self._need(number, args[0][key], with_first)
 
-        return hook
+        self._handles.append(module.register_forward_pre_hook(before))
 
-    def _before_embedding(self, number: int) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _watch_embedding(self, module: nn.Embedding | nn.EmbeddingBag) -> None:
+        number = self._numbers.get(id(module.weight))
+        if number is None:
+            return
+        if module.max_norm is not None:
+            raise ValueError(
+                "An embedding with 'max_norm' changes its rows in the forward pass, "
+                "which parameter servers do not see. Use embedding_column, whose "
+                "'max_norm' does not, or an embedding without it."
+            )
+
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             self._need(number, args[0] if args else kwargs["input"])
 
-        return hook
+        handle = module.register_forward_pre_hook(before, with_kwargs=True)
+        self._handles.append(handle)
 
     def _distinct(self, ids: dict[int, Tensor]) -> Distinct:
         """Return every id of each table once; raise IndexError if one is no row of it."""

@@ -30,6 +30,11 @@ from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.variables import Part, Variables
 from skest.exceptions import PeerLostError
 
+_logger = logging.getLogger("skest")
+
+_SECONDS_OF_FAREWELL = 2.0
+_GLANCE = 0.2
+
 
 @dataclass
 class Member:
@@ -37,8 +42,6 @@ class Member:
 
     Parameters
     ----------
-    clock : int
-        Steps that it took, on the scale of the others.
     seen : float
         When it was last heard of.
     staleness : Counter
@@ -48,7 +51,7 @@ class Member:
         Whether it said that it does no more.
     """
 
-    clock: int
+    # On the monotonic clock: one that is set must end no lease.
     seen: float
     staleness: Counter[int] = field(default_factory=Counter)
     has_left: bool = False
@@ -62,37 +65,25 @@ class Members:
     lease : float, seconds
         After so long a task that was not heard of is taken for lost: nobody waits for it
         any more. It may come back.
-    max_staleness : int or None
-        How many steps a task may be ahead of the slowest; None is any number.
-
-    References
-    ----------
-    Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-    Server", NeurIPS 2013.
     """
 
-    def __init__(self, lease: float, max_staleness: int | None = None) -> None:
-        self.lease, self.max_staleness = lease, max_staleness
+    def __init__(self, lease: float) -> None:
+        self.lease = lease
         self._all: dict[Peer, Member] = {}
+        # Each session has a thread of its own, and all tell of their tasks here.
         self._lock = threading.RLock()
 
     def heard(self, peer: Peer) -> None:
-        """Note that a task is there; one that is new, or back, is as far as the slowest."""
+        """Note that a task is there, or back."""
         with self._lock:
             now = time.monotonic()
-            known = self._all.get(peer)
-            if known is None or known.has_left or not self._is_present(known):
-                clock = min((m.clock for m in self._present()), default=0)
-                member = self._all.setdefault(peer, Member(clock, now))
-                member.clock, member.has_left = max(member.clock, clock), False
-            self._all[peer].seen = now
+            member = self._all.setdefault(peer, Member(now))
+            member.seen, member.has_left = now, False
 
     def pushed(self, peer: Peer, staleness: int) -> None:
         """Note that a task took a step."""
         with self._lock:
-            member = self._all[peer]
-            member.clock += 1
-            member.staleness[staleness] += 1
+            self._all[peer].staleness[staleness] += 1
 
     def left(self, peer: Peer) -> None:
         """Note that a task takes no more steps."""
@@ -100,21 +91,14 @@ class Members:
             if peer in self._all:
                 self._all[peer].has_left = True
 
-    def must_wait(self, peer: Peer) -> bool:
-        """Tell whether a task is too far ahead."""
-        if self.max_staleness is None:
-            return False
-        with self._lock:
-            slowest = min((m.clock for m in self._present()), default=0)
-            return self._all[peer].clock - slowest > self.max_staleness
-
     def active(self, but: Peer) -> list[str]:
         """Return the names of the others that are there and did not leave."""
         with self._lock:
+            earliest = time.monotonic() - self.lease
             return [
                 str(peer)
                 for peer, member in self._all.items()
-                if peer != but and not member.has_left and self._is_present(member)
+                if peer != but and not member.has_left and member.seen >= earliest
             ]
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -137,22 +121,6 @@ class Members:
             times = (member.seen for member in self._all.values())
             return max(times, default=float("-inf"))
 
-    def _is_present(self, member: Member) -> bool:
-        return time.monotonic() - member.seen <= self.lease
-
-    def _present(self) -> list[Member]:
-        """Return those whose steps count."""
-        return [
-            member
-            for member in self._all.values()
-            if not member.has_left and self._is_present(member)
-        ]
-
-
-_logger = logging.getLogger("skest")
-_FAREWELL = 2.0
-_GLANCE = 0.2
-
 
 class ParameterServer:
     """One parameter server; call `start`, then `wait`.
@@ -171,8 +139,6 @@ class ParameterServer:
         What tasks must prove to know; None is nothing.
     lease : float, default=60.0
         Seconds after which a silent task is taken for lost.
-    max_staleness : int, default=None
-        How many steps a task may be ahead of the slowest. Only server 0 holds it back.
     use_locking : bool, default=True
         Whether reads wait for updates; these always wait for each other.
     timeout : float, default=30.0
@@ -197,7 +163,6 @@ class ParameterServer:
         *,
         secret: str | None = None,
         lease: float = 60.0,
-        max_staleness: int | None = None,
         use_locking: bool = True,
         timeout: float = 30.0,
         orphan_timeout: float = 1200.0,
@@ -208,7 +173,7 @@ class ParameterServer:
             host = address.rpartition(":")[0]
         self.address = f"{host}:{port}"
         self.ps = ps
-        self.members = Members(lease, max_staleness)
+        self.members = Members(lease)
         self.step = self._n_updates = 0
         self.use_locking = use_locking
         self._listening, self._secret, self._timeout = opened, secret, timeout
@@ -220,34 +185,34 @@ class ParameterServer:
         self._stopped = threading.Event()
         self._failure: str | None = None
         self._started = time.monotonic()
-        self._threads: list[threading.Thread] = []
         self._sessions: set[Session] = set()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     def start(self) -> None:
         """Let tasks in, in the background."""
-        self._start(self._accept)
+        self._accepting.start()
 
     def wait(self) -> None:
         """Return when the chief has said so, or nobody has said anything for long.
-
-        No thread of the server is left then.
 
         Raises
         ------
         PeerLostError
             If the chief has lost another server, without which this one is of no use.
         """
+        # tf.train.Server.join never returns, and whoever started it had to kill it. Here a
+        # server whose chief was killed for good does not stay on a cluster for ever.
         while not self._stopped.wait(min(1.0, self._orphan_timeout / 4)):
             last = max(self.members.last_heard, self._started)
             if time.monotonic() - last > self._orphan_timeout:
                 _logger.warning("No task has been heard of for long: the server ends.")
                 break
-        self.close(_FAREWELL)
+        self.close(_SECONDS_OF_FAREWELL)
         if self._failure is not None:
             raise PeerLostError(self._failure)
 
     def close(self, farewell: float = 0.0) -> None:
-        """Let nobody in, and end all sessions and threads.
+        """Let nobody in, and end all sessions.
 
         Parameters
         ----------
@@ -255,14 +220,20 @@ class ParameterServer:
             Seconds that tasks have to close their sessions themselves.
         """
         self._stopped.set()
-        polite = time.monotonic() + farewell
-        while time.monotonic() < polite and self._sessions:
-            time.sleep(_GLANCE / 10)
+        # Chief and workers ask all servers at once: one may have told this one that it
+        # ends, while an answer to another task is still on its way.
+        self._await_end_of_sessions(farewell)
         for session in list(self._sessions):
             session.close()
-        for thread in self._threads:
-            thread.join(_FAREWELL + self._timeout)
+        # An update under way is brought to its end.
+        self._await_end_of_sessions(self._timeout)
+        self._accepting.join()
         self._listening.close()
+
+    def _await_end_of_sessions(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._sessions and time.monotonic() < end:
+            time.sleep(_GLANCE / 10)
 
     def stop(self, failure: str | None = None) -> None:
         """Let `wait` return, or raise an error with this text."""
@@ -274,18 +245,17 @@ class ParameterServer:
         while not self._stopped.is_set():
             try:
                 connection, _ = self._listening.accept()
-                self._start(self._serve, connection)
+                # A thread for each session: torch lets go of Python's lock while it
+                # computes, and who waits for a message takes no time.
+                serve = threading.Thread(
+                    target=self._serve, args=[connection], daemon=True
+                )
+                serve.start()
             except TimeoutError:
                 continue
             except (OSError, RuntimeError) as error:  # there may be room for it later
                 _logger.warning("There is no session with somebody: %s", error)
                 time.sleep(_GLANCE)
-
-    def _start(self, work: Callable[..., None], *args: Any) -> None:
-        self._threads = [t for t in self._threads if t.is_alive()]
-        thread = threading.Thread(target=work, args=args, daemon=True)
-        thread.start()
-        self._threads.append(thread)
 
     def _serve(self, connection: socket.socket) -> None:
         """Answer one task until it leaves; whatever it does, others go on."""
@@ -312,6 +282,7 @@ class ParameterServer:
 
     def initialize(self, control: Mapping[str, Any], part: Part) -> Message:
         """Begin with the variables of a part."""
+        # Made before the locks are taken: that takes long, and nobody can read it yet.
         variables = Variables.from_json(control["variables"])
         shard = Shard(variables, self.ps, part, self._lock)
         with self._updating, self._lock:
@@ -320,12 +291,8 @@ class ParameterServer:
             self._shard, self.step = shard, int(control["step"])
         return self.reply()
 
-    def pull(self, peer: Peer, request: Message) -> Message:
+    def pull(self, request: Message) -> Message:
         """Return dense variables and rows of tables."""
-        if self.ps == 0 and request.number and self.members.must_wait(peer):
-            # It asks again: to wait here would hold up gradients behind this request,
-            # and the other servers answered from before that.
-            return self.reply(Status.LATER)
         with self._lock if self.use_locking else contextlib.nullcontext():
             # Counted first: who does not wait may be given a part of the next update.
             n_updates = self._n_updates
@@ -346,9 +313,12 @@ class ParameterServer:
         """
         shard = self._held
         with self._updating:  # an optimizer takes one step at a time
+            # Read to its end before the first variable changes: a malformed push changes
+            # none.
             gradients = shard.gradients(Reader(request))
             with self._lock:  # not before: reads need not wait for what is above
                 shard.set_options(options)
+                # How many updates came between the pull that this gradient is of and now.
                 staleness = self._n_updates - request.number
                 self.members.pushed(peer, staleness)
                 self.step += 1
@@ -362,6 +332,7 @@ class ParameterServer:
         """Return variables as they are now, but for rows of tables: they are read later."""
         with self._lock:
             part, reply = self._held.state(kinds), self.reply()
+        # Only what there is: its values follow in blocks, by FETCH.
         tensors = [
             [name, name_of_dtype(tensor.dtype), list(tensor.shape)]
             for name, tensor in part.tensors.items()
@@ -443,7 +414,7 @@ class _Conversation:
     def _answer(self, request: Message) -> Message:
         server, code, control = self._server, request.code, request.control
         if code == Op.PULL:
-            return server.pull(self._peer, request)
+            return server.pull(request)
         if code == Op.INIT:
             self._arriving = _Arriving(control)
             return server.reply()

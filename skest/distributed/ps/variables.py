@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from skest.distributed.layout import Layout
 from skest.distributed.ps.messages import dtype_named, name_of_dtype
-from skest.optimizers.row_sparse import RowSparse, is_row_table, rule_of
+from skest.optimizers.row_sparse import RowSparse, row_tables, rule_of
 from skest.optimizers.state import named_state
 
 _IMPLEMENTATIONS = ("foreach", "fused")
@@ -64,15 +65,16 @@ class Variables:
         """Look at a network and say where its variables belong."""
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         trained = {id(param) for group in groups for param in group["params"]}
-        sparse = {id(m.weight) for m in embeddings_of(network) if m.sparse}
+        tables = set(map(id, row_tables(network)))
         kinds: dict[str, str] = {}
         tensors = unique_state(network)
         for name, tensor in tensors.items():
+            # Frozen weights and buffers: the chief has drawn them, and all others need
+            # the same.
             if id(tensor) not in trained:
                 kinds[name] = "constant"
             else:
-                is_table = is_row_table(tensor) or id(tensor) in sparse
-                kinds[name] = "table" if is_table else "dense"
+                kinds[name] = "table" if id(tensor) in tables else "dense"
         whole = {n: t.nbytes for n, t in tensors.items() if kinds[n] != "table"}
         # A table is on all servers, each of which has every n-th row.
         places = place(whole, num_ps)
@@ -159,16 +161,15 @@ class Part(NamedTuple):
     tensors: Mapping[str, Any]
 
 
+def layout_of(variables: Sequence[Variable]) -> Layout:
+    """Return where variables are in the buffer that they travel in."""
+    return Layout((dtype_named(v.dtype), v.shape) for v in variables)
+
+
 def variable_of(key: str) -> str:
     """Return the name of the variable in a key of `Part.tensors`."""
     owner, _, rest = key.partition(":")
     return rest if owner == "variable" else rest.rpartition("/")[0]
-
-
-def embeddings_of(network: nn.Module) -> list[nn.Embedding | nn.EmbeddingBag]:
-    """Return the embeddings in a network; several may have the same weight."""
-    kinds = (nn.Embedding, nn.EmbeddingBag)
-    return [module for module in network.modules() if isinstance(module, kinds)]
 
 
 def unique_state(network: nn.Module) -> dict[str, Tensor]:
@@ -207,7 +208,9 @@ def described(
         for group, raw in zip(
             state["param_groups"], optimizer.param_groups, strict=True
         ):
-            # Those of a GPU mean nothing to a server.
+            # Those of a GPU mean nothing to a server. A fused or foreach update rounds
+            # differently now and then: one worker trains bit for bit as one process
+            # only if servers take the same.
             on_cpu = all(p.device.type == "cpu" for p in raw["params"])
             chosen = {k: raw[k] for k in _IMPLEMENTATIONS if k in raw}
             group["implementation"] = chosen if on_cpu else {}
@@ -286,23 +289,6 @@ def n_rows_of(n_rows: int, ps: int, num_ps: int) -> int:
     frequent they are are spread evenly so.
     """
     return len(range(ps, n_rows, num_ps))
-
-
-def elsewhere_of(
-    variables: Variables, network: nn.Module
-) -> tuple[set[str], dict[str, str]]:
-    """Return what servers train.
-
-    Returns
-    -------
-    names : set of str
-        First names of those variables.
-    others : dict of str to str
-        Their other names in the ``state_dict``, each with the first.
-    """
-    names = {v.name for v in variables.all if v.kind != "constant"}
-    others = {o: name for o, name in aliases(network).items() if name in names}
-    return names, others
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,12 @@ import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.format import reading, whole
 from skest.checkpoints.store import CheckpointStore, DirectoryStore
 from skest.core.console import INTERRUPTED
 from skest.distributed.ps.checkpoint import (
     join,
     outlined,
     snapshot,
-    state_in_files,
     state_of,
     upload,
 )
@@ -31,7 +29,7 @@ from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
 from skest.distributed.ps.rows import TablesElsewhere
-from skest.distributed.ps.variables import Variables, elsewhere_of, hidden, unique_state
+from skest.distributed.ps.variables import Variables, aliases, hidden, unique_state
 from skest.engine.loop import (
     INPUT_ENDED,
     Halves,
@@ -131,24 +129,31 @@ class AsyncReplica(Replica):
         self.client = PSClient(ps_addresses, peer, secret, strategy.timeout)
         self._strategy, self._check = strategy, check
         self._attach_timeout = attach_timeout
-        self._is_saving = self._has_lost = False
-        self._resumed_from: Path | None = None
+        self._is_saving = False
+        self._model_dir: Path | None = None  # before `begin`
+        self._resumed_from: Checkpoint | None = None  # mapped from its files
         self._own_steps = 0
         self._exchange: Any = None  # before `begin`
         self._log: Timer | None = None
 
     def __exit__(self, *exc_info: object) -> bool:
-        self.close()
-        return isinstance(exc_info[1], TrainingOverError)
+        error = exc_info[1]
+        try:
+            # Whatever it was doing, the training is over with the server, as with an
+            # UnavailableError of TensorFlow's ClusterCoordinator.
+            if isinstance(error, PeerLostError):
+                self._end_with(error)
+        finally:
+            self.close()
+        return isinstance(error, TrainingOverError)
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
-        """Return what to go on from; servers get their tensors from the files."""
+        """Return what to go on from; servers get their tensors as they are in the files."""
         found = store.latest()
         # Without the state of optimizers, these begin with what the network has.
-        is_whole = found is not None and found.scalars.get("optimizers")
-        if found is None or not is_whole or not isinstance(store, DirectoryStore):
+        if found is None or not found.scalars.get("optimizers"):
             return found
-        self._resumed_from = store.latest_path()
+        self._resumed_from = found
         return outlined(found)
 
     def building(self) -> AbstractContextManager[Any]:
@@ -162,12 +167,12 @@ class AsyncReplica(Replica):
         spec, n_ps = run.spec, len(self.client.addresses)
         self._variables = Variables.of(run.network, spec.optimizers, n_ps)
         self._variables.check_sizes(LIMIT)
-        with self._losing(run):
-            self._attach(run)
+        self._model_dir = run.model_dir
+        self._attach(run)
         self._exchange = Exchange(
             *(self.client, run.network, spec.optimizers, self._variables),
-            check=self._check,
         )
+        # From here on this process has no slots, and of tables the rows that it looks up.
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
         for scheduler in spec.lr_schedulers:
@@ -205,8 +210,7 @@ class AsyncReplica(Replica):
         if self._log is not None and self._log.is_due(self.client.step):
             self._log.mark(self.client.step)
             if _logger.isEnabledFor(logging.INFO):
-                with self._losing(run):
-                    self._log_tasks(self._log)
+                self._log_tasks(self._log)
         self._stop_if_asked(run)
         return self.client.step
 
@@ -217,39 +221,36 @@ class AsyncReplica(Replica):
         """
         if self._exchange is None:
             return capture(run)
-        with self._losing(run):
-            kinds = ["dense", "table"]
-            found = snapshot(
-                self.client, self._variables, kinds, refuse_nan=self._is_saving
-            )
-            if not self._is_saving:
-                whole = {
-                    name: t[:] if t.shape else t for name, t in found.tensors.items()
-                }
-                found = found._replace(tensors=whole)
-        elsewhere, others = elsewhere_of(self._variables, run.network)
+        found = snapshot(
+            self.client,
+            self._variables,
+            ["dense", "table"],
+            refuse_nan=self._is_saving,
+        )
+        if not self._is_saving:
+            found = found.fetched()
+        trained = {v.name for v in self._variables.all if v.kind != "constant"}
+        others = {o: n for o, n in aliases(run.network).items() if n in trained}
         shown = copy.copy(run)
         # The position in the input counts the steps of this process.
         shown.global_step, shown.start_step = found.step, found.step - self._own_steps
-        with hidden(run.network, elsewhere | others.keys()):
+        with hidden(run.network, trained | others.keys()):
             captured = capture(shown)
         return join(found, captured, others)
 
     def refresh(self, run: Run) -> None:
         """Read dense variables; rows of tables are read anew when they are looked up."""
         if self._exchange is not None:
-            with self._losing(run):
-                self._exchange.pull(None)
+            self._exchange.pull(None)
 
     def finish(self, run: Run) -> None:
         """Say that this task takes no more steps; the chief waits for the others."""
-        with self._losing(run):
-            if not self.is_chief:
-                self.client.ask_all(Message(Op.BYE))
-                return
-            if run.stop_reason != INPUT_ENDED:  # else others may have more of it
-                self.client.ask_all(Message(Op.STOP))
-            self._wait_for_workers(run)
+        if not self.is_chief:
+            self.client.ask_all(Message(Op.BYE))
+            return
+        if run.stop_reason != INPUT_ENDED:  # else others may have more of it
+            self.client.ask_all(Message(Op.STOP))
+        self._wait_for_workers(run)
         move_to_step(run, max(self.client.step, run.global_step))
 
     def leave(self, run: Run) -> None:
@@ -283,7 +284,7 @@ class AsyncReplica(Replica):
                 problem = "They have no variables yet."
                 if self.is_chief:
                     self._initialize(run, ready)
-                    return
+                    continue
             if time.monotonic() > end:
                 raise TimeoutError(
                     "The parameter servers are not ready after "
@@ -311,34 +312,30 @@ class AsyncReplica(Replica):
                 f"The ps at {', '.join(began)} was started again, or began while the "
                 "chief died: it has no variables, as others have."
             )
-        model = (self._variables, run.network, run.spec.optimizers)
-        path = self._resumed_from
-        state = state_of(*model) if path is None else state_in_files(path, *model)
+        state = state_of(
+            *(self._variables, run.network, run.spec.optimizers), self._resumed_from
+        )
         upload(self.client, self._variables, state, run.global_step)
-        if path is not None:
-            self._load_constants(run)
 
     def _load_constants(self, run: Run) -> None:
         """Set what no optimizer updates to what the chief has drawn, or has saved."""
         names = [v.name for v in self._variables.of_kind("constant")]
-        if self._resumed_from is None:
-            served = snapshot(self.client, self._variables, ["constant"]).tensors
-            found = {name: served[f"variable:{name}"] for name in names}
+        saved = self._resumed_from
+        if saved is None:
+            served = snapshot(self.client, self._variables, ["constant"]).fetched()
+            found = {name: served.tensors[f"variable:{name}"] for name in names}
         else:
-            with reading(self._resumed_from) as files:
-                stored = files.stored("variables")
-                found = {name: whole(stored[name]()) for name in names}
+            found = {name: saved.variables[name] for name in names}
         tensors = unique_state(run.network)
         with torch.no_grad():
             for name, value in found.items():
-                tensors[name].copy_(value[:] if value.shape else value)
+                tensors[name].copy_(value)
 
     def _save(self, run: Run, save: Callable[[Any], None]) -> None:
         """Save what the servers have."""
         self._is_saving = True
         try:
-            with self._losing(run):
-                save(run.capture_checkpoint())
+            save(run.capture_checkpoint())
         finally:
             self._is_saving = False
 
@@ -350,16 +347,12 @@ class AsyncReplica(Replica):
         labels: Any,
         after_backward: Callable[[], None] | None = None,
     ) -> Tensor:
-        exchange: Exchange = self._exchange
-        with self._losing(run):
-            exchange.pull(features)
-            loss = gradients(features, labels)
-        exchange.rows.check_gradients()
+        self._exchange.pull(features)
+        loss = gradients(features, labels)
         if after_backward is not None:
             after_backward()
         clip_trained(run.spec)
-        with self._losing(run):
-            exchange.push()
+        self._exchange.push()
         return loss
 
     def _log_tasks(self, timer: Timer) -> None:
@@ -399,20 +392,12 @@ class AsyncReplica(Replica):
         if self.client.is_stopping and not self.is_chief:
             run.request_stop(_CHIEF_STOPPED)
 
-    @contextlib.contextmanager
-    def _losing(self, run: Run) -> Iterator[None]:
+    def _end_with(self, loss: PeerLostError) -> None:
         """Say what the loss of a server means; the chief ends the other servers."""
-        try:
-            yield
-        except PeerLostError as error:
-            # What fails from here on is a consequence of the first loss.
-            if self._has_lost:
-                raise
-            self._has_lost = True
-            text = f"{error} {_what_is_left(run)}"
-            if self.is_chief:
-                self._end_servers(Message(Op.SHUTDOWN, control={"failure": text}))
-            raise PeerLostError(text) from error
+        text = f"{loss} {_what_is_left(self._model_dir)}"
+        if self.is_chief:
+            self._end_servers(Message(Op.SHUTDOWN, control={"failure": text}))
+        raise PeerLostError(text) from loss
 
     def _end_servers(self, message: Message) -> None:
         for ps in range(len(self.client.addresses)):
@@ -426,11 +411,9 @@ def _leave_to_servers(spec: EstimatorSpec) -> None:
     """Update nothing: servers do, once the gradients were sent."""
 
 
-def _what_is_left(run: Run) -> str:
+def _what_is_left(model_dir: Path | None) -> str:
     """Say which checkpoint there is, and what to do."""
-    step = None
-    if run.model_dir is not None:
-        step = DirectoryStore(run.model_dir).latest_step()
+    step = None if model_dir is None else DirectoryStore(model_dir).latest_step()
     if step is None:
         return (
             "The variables are lost with it, and there is no checkpoint: start all tasks "
@@ -438,6 +421,6 @@ def _what_is_left(run: Run) -> str:
         )
     return (
         f"Variables are lost with it but for the checkpoint of step {step} in "
-        f"{str(run.model_dir)!r}: start all tasks of this training again, and it goes "
+        f"{str(model_dir)!r}: start all tasks of this training again, and it goes "
         "on from there."
     )
