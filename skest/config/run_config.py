@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from skest.config.cluster import ClusterSpec, TaskConfig, task_from_env
-from skest.config.strategies import AsyncParameterServer, DataParallel, Strategy
+from skest.config.strategies import AsyncParameterServer, Strategy
 from skest.core.checks import (
     FormerArguments,
     check_choice,
@@ -126,7 +126,7 @@ _INTEGERS = {
 
 _FORMER = {
     "device_fn": "leave it out: strategies in 'train_distribute' place the variables",
-    "experimental_distribute": "use 'train_distribute' and 'eval_distribute'",
+    "experimental_distribute": "use 'train_distribute'",
     "experimental_max_worker_delay_secs": "use 'max_worker_delay_secs'",
     "protocol": "leave it out",
     "session_config": "leave it out: use 'device', 'num_threads' and 'execution'",
@@ -203,8 +203,9 @@ class RunConfig(FormerArguments):
         trains in this process alone; but in a cluster that has parameter servers
         (`task`), it is ``AsyncParameterServer()``, as ``TF_CONFIG`` alone suffices for
         an Estimator of TensorFlow.
-    eval_distribute : DataParallel, default=None
-        How several tasks share an evaluation. None evaluates in this process alone.
+    eval_distribute : None, default=None
+        As the field of TensorFlow, which may be None only: an evaluation runs in one
+        process.
     max_worker_delay_secs : float, seconds, default=None
         In `skest.train_and_evaluate` workers begin one after the other, 5 seconds apart,
         but none later than this. None and 0 let them begin as soon as the variables are
@@ -251,7 +252,7 @@ class RunConfig(FormerArguments):
     execution: Literal["auto", "eager", "graph"] = "auto"
     num_threads: int | Literal["auto"] = "auto"
     train_distribute: Strategy | None = None
-    eval_distribute: DataParallel | None = None
+    eval_distribute: None = None
     max_worker_delay_secs: float | None = None
     session_creation_timeout_secs: float = 7200
     task: TaskConfig = field(default_factory=task_from_env)
@@ -306,10 +307,10 @@ class RunConfig(FormerArguments):
                 "'train_distribute' must be a strategy of skest.distributed, such as "
                 f"AsyncParameterServer(), or None; got {self.train_distribute!r}."
             )
-        if not isinstance(self.eval_distribute, DataParallel | None):
-            raise TypeError(
-                "'eval_distribute' must be a skest.distributed.DataParallel or None; "
-                f"got {self.eval_distribute!r}."
+        if self.eval_distribute is not None:
+            raise ValueError(
+                "'eval_distribute' must be None, because an evaluation runs in one "
+                f"process; got {self.eval_distribute!r}. Leave it out."
             )
         if not isinstance(self.task, TaskConfig):
             raise TypeError(

@@ -46,7 +46,7 @@ def test_time_decides_about_checkpoints_unless_steps_do():
         ("log_step_count_steps", 0, "must be an integer of at least 1"),
         ("num_threads", "many", "of RunConfig must be an integer"),
         ("train_distribute", "ps", r"a strategy .*AsyncParameterServer\(\).*got 'ps'"),
-        ("eval_distribute", SharedMemory(), "a skest.distributed.DataParallel or None"),
+        ("eval_distribute", SharedMemory(), "must be None.* in one process"),
         ("max_worker_delay_secs", -1, "must be a finite number of at least 0"),
         ("session_creation_timeout_secs", 0, "of RunConfig must be .* greater than 0"),
         ("task", {"type": "worker"}, "must be a skest.distributed.TaskConfig; got"),
