@@ -103,3 +103,8 @@ def title_of(label: Any, classes: Any) -> str:
     """Return the title of a picture that shows one class."""
     n = len(classes)
     return f"class {label}" + (f" (one of {n})" if n > 2 else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a label of at most so many letters, so that it leaves room for the axes."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

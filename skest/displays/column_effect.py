@@ -2,6 +2,7 @@
 """`ColumnEffectDisplay`: how predictions change with one column of a table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from skest.displays.base import (
     check_one_of,
     head_names,
     position_of,
+    shortened,
     title_of,
 )
 from skest.feature_columns.parsed import are_dates
@@ -23,6 +25,7 @@ _MOST_LETTERS = 30
 _BATCH = 2**16  # rows that are predicted at once
 
 
+@dataclass(eq=False, repr=False)
 class ColumnEffectDisplay(Display):
     """The mean prediction if one column had a certain value in all rows.
 
@@ -71,25 +74,14 @@ class ColumnEffectDisplay(Display):
     300.0
     """
 
-    def __init__(
-        self,
-        column: str,
-        values: NDArray[Any],
-        effects: NDArray[np.float64],
-        shares: NDArray[np.float64],
-        missing_effect: float | None,
-        deciles: NDArray[Any] | None,
-        what: str,
-        title: str = "",
-    ) -> None:
-        self.column = column
-        self.values = values
-        self.effects = effects
-        self.shares = shares
-        self.missing_effect = missing_effect
-        self.deciles = deciles
-        self.what = what
-        self.title = title
+    column: str
+    values: NDArray[Any]
+    effects: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    missing_effect: float | None
+    deciles: NDArray[Any] | None
+    what: str
+    title: str = ""
 
     @classmethod
     def from_estimator(
@@ -191,7 +183,10 @@ default="auto"
         )
         ax.set_title(self.title)
         if self.deciles is None:
-            names = [_short(value) for value in self.values]
+            names = [
+                shortened(_MISSING if value is None else str(value), _MOST_LETTERS)
+                for value in self.values
+            ]
             labels = [f"{n} ({s:.0%})" for n, s in zip(names, self.shares, strict=True)]
             ax.plot(self.effects, labels, "o")
             ax.grid(axis="x", linewidth=0.5)
@@ -351,8 +346,3 @@ def _as_before(cells: pd.Series, dtype: Any) -> pd.Series:
     if cells.isna().any() and getattr(dtype, "kind", "O") in "biu":
         return cells.astype(np.float64)
     return cells.astype(dtype)
-
-
-def _short(value: Any) -> str:
-    text = _MISSING if value is None else str(value)
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"
