@@ -153,6 +153,7 @@ default="auto"
             shares = np.array([_share(cells, value) for value in values])
         else:
             deciles = numbers.quantile(np.arange(1, 10) / 10).to_numpy()
+        # Levels and deciles are those of all rows; for a mean, some hundreds suffice.
         some = table
         if len(table) > max_rows:
             some = table.sample(max_rows, random_state=random_state)
@@ -190,6 +191,7 @@ default="auto"
             labels = [f"{n} ({s:.0%})" for n, s in zip(names, self.shares, strict=True)]
             ax.plot(self.effects, labels, "o")
             ax.grid(axis="x", linewidth=0.5)
+            # The most frequent level is on top.
             ax.invert_yaxis()
             ax.margins(y=0.5 / max(2, n_levels))
             ax.set(xlabel=self.what, ylabel=f"{self.column} (share of rows)")
@@ -250,14 +252,17 @@ def _grid(
 ) -> tuple[list[Any], NDArray[Any]]:
     """Return the cells to put into all rows, and what is drawn of them."""
     if numbers is None:
+        # A missing level is a level: models have an effect for it.
         gap = [None] if cells.isna().any() else []
         levels = [*cells.value_counts().index[:max_levels], *gap]
         return levels, np.array(levels, dtype=object)
+    # One cell of each number, in whatever way it was written.
     distinct = numbers.dropna().drop_duplicates().sort_values()
     if len(distinct) > resolution:
         # Beyond these are few rows, and the picture would show little else.
         shares = np.linspace(0.01, 0.99, resolution)
         distinct = distinct[distinct.isin(numbers.quantile(shares, "nearest"))]
+    # The cells themselves go into the table: "007" as a string is not 7 to a model.
     return list(cells.loc[distinct.index]), distinct.to_numpy()
 
 
@@ -328,6 +333,7 @@ def _mean_answers(
     answer: Any, table: pd.DataFrame, column: str, values: list[Any]
 ) -> NDArray[np.float64]:
     """Return the mean answer of all rows for each value of a column."""
+    # Several values in one call: each call of an estimator has costs of its own.
     at_once = max(1, _BATCH // len(table))
     means = []
     for start in range(0, len(values), at_once):

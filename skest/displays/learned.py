@@ -125,6 +125,7 @@ class TrainingCurveDisplay(Display):
                 label=f"kept: epoch {self.kept_epoch}",
             )
         ax.set(xlabel="epoch", ylabel="loss")
+        # There is no epoch 2.5.
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend()
         return self
@@ -230,6 +231,7 @@ class WeightsDisplay(Display):
         if names := head_names(model):
             name, target = target if isinstance(target, tuple) else (target, None)
             head = position_of(name, names)
+            # The weights of all heads lie in one matrix, in the order of the heads.
             sizes = [
                 part.head(None, of).logits_dimension
                 for of, part in model._target.targets.items()
@@ -371,11 +373,14 @@ class EmbeddingDisplay(Display):
         if len(vectors) < 2:
             raise ValueError(f"The embedding of {column!r} has no two levels.")
         centred = vectors - vectors.mean(axis=0)
+        # Not scikit-learn's PCA, which wants as many dimensions as components: an embedding
+        # may have one.
         left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
         points = np.zeros((len(vectors), 2))
         n_axes = min(2, len(sizes))
         points[:, :n_axes] = (left * sizes)[:, :n_axes]
         explained = np.zeros(2)
+        # All vectors may be the same, which have no variance to divide by.
         explained[:n_axes] = (sizes**2 / max((sizes**2).sum(), 1e-30))[:n_axes]
         inner = embedding.categorical
         names = inner.get_feature_names_out()
