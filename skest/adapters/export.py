@@ -54,10 +54,8 @@ def export_fitted(
         core: Any = core_on_cpu(estimator)
         exported = Exported(
             model=model,
-            described={
-                "estimator": type(estimator).__name__,
-                "global_step": core.checkpoint.global_step,
-            },
+            estimator=type(estimator).__name__,
+            global_step=core.checkpoint.global_step,
             predict=partial(_expected, estimator, core, model.inputs),
             example=example,
             known=_numbers_like_trained(model, [estimator]),
@@ -206,10 +204,8 @@ def mean_exported(
 
     return Exported(
         model=graph,
-        described={
-            "estimator": name,
-            "global_step": max(core.checkpoint.global_step for core in cores),
-        },
+        estimator=name,
+        global_step=max(core.checkpoint.global_step for core in cores),
         predict=predict,
         example=example,
         known=_numbers_like_trained(graph, estimators),

@@ -57,6 +57,7 @@ def _inspected(path: Path) -> _Answer:
         return _checkpoint(path)
     if any(is_checkpoint(entry) for entry in path.glob("ckpt-*")):
         return _model_dir(path)
+    # An estimator that keeps its checkpoints writes a model_dir for each fit.
     fits = sorted(entry.name for entry in path.glob("fit-*"))
     hint = f" It has the model_dirs {', '.join(fits)}: give one." if fits else ""
     raise ValueError(

@@ -44,6 +44,7 @@ def evaluate(
     model, report = load_model(options.model)
     table = read_table(options.data, options.separator)
     y = column_of(table, report["target"], "the target")
+    # As `skest train`, which leaves out rows without target.
     known = y.notna()
     if not known.any():
         raise ValueError(f"No row has the target {report['target']!r}.")
@@ -61,11 +62,13 @@ def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, floa
     from sklearn.base import is_regressor
 
     found = model.evaluate(X, y, weight)
+    # How far it was trained is no metric.
     found.pop("global_step", None)
     if is_regressor(model):
         found["rmse"] = float(
             np.sqrt(np.average((model.predict(X) - y) ** 2, weights=weight))
         )
+        # Of one row it is not defined.
         if len(y) > 1:
             found["r2"] = model.score(X, y, weight)
     return found
@@ -130,6 +133,7 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
                 )
             answers = {"prediction": predictions.reshape(len(predictions))}
             if "all_classes" in found:
+                # The same in all rows: outputs of a graph have one for each.
                 names = found["all_classes"][0]
                 answers |= _by_class(names, found["probabilities"])
             return answers
@@ -199,6 +203,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
         return 0
     size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
     print(f"Wrote {version} ({size / 1024:,.0f} KiB); its answers are the same")
+    # As `skest serve` calls a model that is given without a name.
     name = Path(options.output).absolute().name
     print(f"Serve it:  skest serve {shlex.quote(options.output)}")
     loaded = load(version, verify=False)

@@ -73,12 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="one of those below",
     )
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="...", help="of the command"
+        # Its options are its own: they are parsed when its module is there.
+        "arguments",
+        nargs=argparse.REMAINDER,
+        metavar="...",
+        help="of the command",
     )
     given = parser.parse_args(arguments)
     if given.command is None:
         parser.error(f"give a command: {', '.join(_COMMANDS)}")
     prog = f"skest {given.command}"
+    # Imported only now: PyTorch takes a second, and `skest --help` needs none of it.
     command = pkgutil.resolve_name(f"skest.{_COMMANDS[given.command][0]}")
     return _run(command, given.arguments, prog)
 
@@ -96,6 +101,7 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
                 told.add(str(message))
                 _say("warning", str(message))
 
+        # One line for each, without the place in the code, which says nothing to a user.
         warnings.showwarning = tell
         try:
             status = command(arguments, prog=prog)
@@ -103,7 +109,9 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
             return status
         except KeyboardInterrupt:
             _say(prog, "interrupted")
+            # As a shell says of a process that SIGINT has ended: 128 + 2.
             return 130
+        # What else there is, is an error of skest: a traceback tells where.
         except (ImportError, MemoryError, OSError, TypeError, ValueError) as error:
             _say(f"{prog}: error", text_of(error))
             return 2

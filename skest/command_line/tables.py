@@ -75,6 +75,7 @@ def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
             if path.lower().endswith(_PARQUET):
                 table = pd.read_parquet(path)
             else:
+                # Else types are guessed block by block, and a column may hold "1" and 1.
                 table = pd.read_csv(path, sep=separator, low_memory=False)
         except ImportError:
             raise ImportError(
@@ -88,6 +89,7 @@ def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
             ) from error
     if not len(table):
         raise ValueError(f"{path!r} has no rows.")
+    # Parquet may have numbers for names, and options of a command are texts.
     table.columns = table.columns.map(str)
     return table
 
@@ -97,8 +99,10 @@ def column_of(
 ) -> "pd.Series":
     """Return a column that an option names, and that is none of some others."""
     if name not in table:
+        # Spelling in upper and lower case is the usual mistake.
         free = {c.lower(): c for c in table.columns if c not in others}
         near = get_close_matches(name.lower(), free, 1, 0.75)
+        # There may be thousands, and with a wrong separator one name is the whole line.
         shown = [column[:40] for column in table.columns[:20]]
         more = ", …" if table.shape[1] > len(shown) else ""
         hint = f"There is: {', '.join(shown)}{more}"
@@ -133,6 +137,7 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
 
     with _loading(directory):
         model = joblib.load(Path(directory) / MODEL)
+        # Any pickle can be loaded; only an estimator that has been fitted is one.
         if not hasattr(model, "auto_params_"):
             raise ValueError("its file is not the one that was written")
     return model, report
@@ -197,6 +202,7 @@ def write_rows(table: "pd.DataFrame", path: str | None) -> None:
         table.to_csv(sys.stdout, index=False)
         return
     is_parquet = path.lower().endswith(_PARQUET)
+    # Whole, and then written under its name at once: half a table looks like one.
     content = table.to_parquet() if is_parquet else table.to_csv(index=False).encode()
     with explained(f"{path!r} was not written", "See to the directory and its space."):
         write_file(Path(path), content)

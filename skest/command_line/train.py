@@ -149,6 +149,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     weight = None
     if options.weight is not None:
         weight = _numbers(column_of(table, options.weight, "--weight"), "--weight")
+        # NaN is not, either.
         if not (weight >= 0).all():
             raise ValueError(
                 f"The column {options.weight!r} for --weight has gaps or negative numbers."
@@ -197,7 +198,9 @@ def _task_of(y: pd.Series) -> str:
     is_number = pd.api.types.is_numeric_dtype(y) and not pd.api.types.is_bool_dtype(y)
     if not is_number:
         return "classification"
+    # Of integers with gaps, pandas makes floats.
     whole = pd.api.types.is_integer_dtype(y) or (y % 1 == 0).all()
+    # Such as stars of a review: few whole numbers are rather kinds than amounts.
     few = y.nunique() <= _MOST_NUMBERED_CLASSES
     return "classification" if whole and few else "regression"
 
@@ -210,6 +213,7 @@ def _labels(y: pd.Series, task: str) -> pd.Series:
     if n_classes < 2:
         value = plain(y.iloc[0])
         raise ValueError(f"The target {y.name!r} has one value only, {value!r}.")
+    # Then it is rather an id, or free text.
     if n_classes > len(y) / 2:
         raise ValueError(
             f"The target {y.name!r} has {n_classes:,} classes in {len(y):,} rows, of "
@@ -249,6 +253,8 @@ def _estimator(options: argparse.Namespace, task: str) -> Any:
                 f"--set takes NAME=VALUE, such as max_iter=20; got {setting!r}."
             )
         _check_name(name, model)
+        # As Python reads it, and a string where it is no literal: quotes in a shell
+        # are tiresome.
         try:
             parameters[name] = ast.literal_eval(text)
         except (ValueError, SyntaxError):
@@ -281,6 +287,7 @@ def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
     if not n_held_out:
         return rows, rows[:0]
     counts = y.value_counts()
+    # scikit-learn refuses classes of one row, and more classes than rows to hold out.
     can_stratify = (
         task == "classification" and counts.min() > 1 and len(counts) <= n_held_out
     )
@@ -326,6 +333,7 @@ def _draw(model: Any, path: Path) -> None:
     except ImportError:
         print("No picture: matplotlib is missing (pip install matplotlib)")
         return
+    # Without pyplot, which would choose a backend and may want a display.
     ax = Figure(layout="constrained").subplots()
     TrainingCurveDisplay.from_estimator(model, ax=ax).figure_.savefig(path, dpi=120)
 

@@ -61,6 +61,7 @@ def skest_estimator(estimator: Any, owner: str) -> SkestEstimator:
 def head_names(estimator: Any) -> list[Any]:
     """Return the names of the heads, or their positions; nothing if there is one target."""
     classes = getattr(estimator, "classes_", ())
+    # Of several heads there is an array for each, or None where it predicts numbers.
     if not any(of_head is None or np.ndim(of_head) for of_head in classes):
         return []
     try:
@@ -93,6 +94,7 @@ def position_of(target: Any, names: Sequence[Any]) -> int:
         )
     if target is None:
         return 0
+    # A name may be a number, and goes before a position.
     if target not in names and target in range(len(names)):
         return int(target)
     check_one_of(target, "target", names)
@@ -103,3 +105,8 @@ def title_of(label: Any, classes: Any) -> str:
     """Return the title of a picture that shows one class."""
     n = len(classes)
     return f"class {label}" + (f" (one of {n})" if n > 2 else "")
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a label of at most so many letters, so that it leaves room for the axes."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -2,6 +2,7 @@
 """`ColumnEffectDisplay`: how predictions change with one column of a table."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +15,7 @@ from skest.displays.base import (
     check_one_of,
     head_names,
     position_of,
+    shortened,
     title_of,
 )
 from skest.feature_columns.parsed import are_dates
@@ -23,6 +25,7 @@ _MOST_LETTERS = 30
 _BATCH = 2**16  # rows that are predicted at once
 
 
+@dataclass(eq=False, repr=False)
 class ColumnEffectDisplay(Display):
     """The mean prediction if one column had a certain value in all rows.
 
@@ -71,25 +74,14 @@ class ColumnEffectDisplay(Display):
     300.0
     """
 
-    def __init__(
-        self,
-        column: str,
-        values: NDArray[Any],
-        effects: NDArray[np.float64],
-        shares: NDArray[np.float64],
-        missing_effect: float | None,
-        deciles: NDArray[Any] | None,
-        what: str,
-        title: str = "",
-    ) -> None:
-        self.column = column
-        self.values = values
-        self.effects = effects
-        self.shares = shares
-        self.missing_effect = missing_effect
-        self.deciles = deciles
-        self.what = what
-        self.title = title
+    column: str
+    values: NDArray[Any]
+    effects: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    missing_effect: float | None
+    deciles: NDArray[Any] | None
+    what: str
+    title: str = ""
 
     @classmethod
     def from_estimator(
@@ -161,6 +153,7 @@ default="auto"
             shares = np.array([_share(cells, value) for value in values])
         else:
             deciles = numbers.quantile(np.arange(1, 10) / 10).to_numpy()
+        # Levels and deciles are those of all rows; for a mean, some hundreds suffice.
         some = table
         if len(table) > max_rows:
             some = table.sample(max_rows, random_state=random_state)
@@ -191,10 +184,14 @@ default="auto"
         )
         ax.set_title(self.title)
         if self.deciles is None:
-            names = [_short(value) for value in self.values]
+            names = [
+                shortened(_MISSING if value is None else str(value), _MOST_LETTERS)
+                for value in self.values
+            ]
             labels = [f"{n} ({s:.0%})" for n, s in zip(names, self.shares, strict=True)]
             ax.plot(self.effects, labels, "o")
             ax.grid(axis="x", linewidth=0.5)
+            # The most frequent level is on top.
             ax.invert_yaxis()
             ax.margins(y=0.5 / max(2, n_levels))
             ax.set(xlabel=self.what, ylabel=f"{self.column} (share of rows)")
@@ -255,14 +252,17 @@ def _grid(
 ) -> tuple[list[Any], NDArray[Any]]:
     """Return the cells to put into all rows, and what is drawn of them."""
     if numbers is None:
+        # A missing level is a level: models have an effect for it.
         gap = [None] if cells.isna().any() else []
         levels = [*cells.value_counts().index[:max_levels], *gap]
         return levels, np.array(levels, dtype=object)
+    # One cell of each number, in whatever way it was written.
     distinct = numbers.dropna().drop_duplicates().sort_values()
     if len(distinct) > resolution:
         # Beyond these are few rows, and the picture would show little else.
         shares = np.linspace(0.01, 0.99, resolution)
         distinct = distinct[distinct.isin(numbers.quantile(shares, "nearest"))]
+    # The cells themselves go into the table: "007" as a string is not 7 to a model.
     return list(cells.loc[distinct.index]), distinct.to_numpy()
 
 
@@ -333,6 +333,7 @@ def _mean_answers(
     answer: Any, table: pd.DataFrame, column: str, values: list[Any]
 ) -> NDArray[np.float64]:
     """Return the mean answer of all rows for each value of a column."""
+    # Several values in one call: each call of an estimator has costs of its own.
     at_once = max(1, _BATCH // len(table))
     means = []
     for start in range(0, len(values), at_once):
@@ -351,8 +352,3 @@ def _as_before(cells: pd.Series, dtype: Any) -> pd.Series:
     if cells.isna().any() and getattr(dtype, "kind", "O") in "biu":
         return cells.astype(np.float64)
     return cells.astype(dtype)
-
-
-def _short(value: Any) -> str:
-    text = _MISSING if value is None else str(value)
-    return text if len(text) <= _MOST_LETTERS else f"{text[: _MOST_LETTERS - 1]}…"

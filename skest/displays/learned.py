@@ -2,6 +2,7 @@
 """Pictures of what training has left: its losses, the weights, the vectors of levels."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -13,12 +14,14 @@ from skest.displays.base import (
     check_one_of,
     head_names,
     position_of,
+    shortened,
     skest_estimator,
     title_of,
 )
 from skest.feature_columns.dense import EmbeddingColumn
 
 
+@dataclass(eq=False, repr=False)
 class TrainingCurveDisplay(Display):
     """Training and validation loss after each epoch, and the epoch that was kept.
 
@@ -55,18 +58,10 @@ class TrainingCurveDisplay(Display):
     5
     """
 
-    def __init__(
-        self,
-        loss_curve: Sequence[float],
-        validation_losses: Sequence[float] | None = None,
-        kept_epoch: int | None = None,
-        *,
-        is_refit: bool = False,
-    ) -> None:
-        self.loss_curve = loss_curve
-        self.validation_losses = validation_losses
-        self.kept_epoch = kept_epoch
-        self.is_refit = is_refit
+    loss_curve: Sequence[float]
+    validation_losses: Sequence[float] | None = None
+    kept_epoch: int | None = None
+    is_refit: bool = field(default=False, kw_only=True)
 
     @classmethod
     def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Self:
@@ -130,6 +125,7 @@ class TrainingCurveDisplay(Display):
                 label=f"kept: epoch {self.kept_epoch}",
             )
         ax.set(xlabel="epoch", ylabel="loss")
+        # There is no epoch 2.5.
         ax.xaxis.get_major_locator().set_params(integer=True)
         ax.legend()
         return self
@@ -138,6 +134,7 @@ class TrainingCurveDisplay(Display):
 _MOST_LETTERS = 40
 
 
+@dataclass(eq=False, repr=False)
 class WeightsDisplay(Display):
     """The largest weights of a linear model, or of the wide part of wide & deep.
 
@@ -173,17 +170,10 @@ class WeightsDisplay(Display):
     ['city_Rome']
     """
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        weights: NDArray[Any],
-        what: str = "weight",
-        title: str = "",
-    ) -> None:
-        self.names = names
-        self.weights = weights
-        self.what = what
-        self.title = title
+    names: Sequence[str]
+    weights: NDArray[Any]
+    what: str = "weight"
+    title: str = ""
 
     @classmethod
     def from_estimator(
@@ -241,6 +231,7 @@ class WeightsDisplay(Display):
         if names := head_names(model):
             name, target = target if isinstance(target, tuple) else (target, None)
             head = position_of(name, names)
+            # The weights of all heads lie in one matrix, in the order of the heads.
             sizes = [
                 part.head(None, of).logits_dimension
                 for of, part in model._target.targets.items()
@@ -282,17 +273,14 @@ class WeightsDisplay(Display):
         colors = np.where(self.weights > 0, "C0", "C3")
         places = np.arange(len(self.names))
         ax.barh(places, self.weights, color=colors)
-        cut = [
-            n if len(n) <= _MOST_LETTERS else f"{n[: _MOST_LETTERS - 1]}…"
-            for n in self.names
-        ]
-        ax.set_yticks(places, cut)
+        ax.set_yticks(places, [shortened(name, _MOST_LETTERS) for name in self.names])
         ax.invert_yaxis()
         ax.axvline(0, color="0.4", linewidth=0.8)
         ax.set(xlabel=self.what, title=self.title)
         return self
 
 
+@dataclass(eq=False, repr=False)
 class EmbeddingDisplay(Display):
     """The levels of an embedding column, near to each other if their vectors are.
 
@@ -335,19 +323,11 @@ class EmbeddingDisplay(Display):
     ['Bern', 'Nice', 'Oslo', 'Rome']
     """
 
-    def __init__(
-        self,
-        column: str,
-        levels: Sequence[str],
-        points: NDArray[Any],
-        explained: NDArray[Any],
-        n_labels: int = 30,
-    ) -> None:
-        self.column = column
-        self.levels = levels
-        self.points = points
-        self.explained = explained
-        self.n_labels = n_labels
+    column: str
+    levels: Sequence[str]
+    points: NDArray[Any]
+    explained: NDArray[Any]
+    n_labels: int = 30
 
     @classmethod
     def from_estimator(
@@ -393,11 +373,14 @@ class EmbeddingDisplay(Display):
         if len(vectors) < 2:
             raise ValueError(f"The embedding of {column!r} has no two levels.")
         centred = vectors - vectors.mean(axis=0)
+        # Not scikit-learn's PCA, which wants as many dimensions as components: an embedding
+        # may have one.
         left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
         points = np.zeros((len(vectors), 2))
         n_axes = min(2, len(sizes))
         points[:, :n_axes] = (left * sizes)[:, :n_axes]
         explained = np.zeros(2)
+        # All vectors may be the same, which have no variance to divide by.
         explained[:n_axes] = (sizes**2 / max((sizes**2).sum(), 1e-30))[:n_axes]
         inner = embedding.categorical
         names = inner.get_feature_names_out()

@@ -78,6 +78,7 @@ def parsed(data: bytes) -> dict[str, Any]:
             f"{MANIFEST!r} is no JSON ({error}): the copy is incomplete or damaged. Copy "
             "or export it again."
         ) from None
+    # The schema comes first: of another one, nothing below need hold.
     found = manifest if isinstance(manifest, dict) else {}
     newer = _CHECKPOINT if found.get("kind") == "checkpoint" else "A newer skest may."
     _require(
@@ -104,6 +105,7 @@ def parsed(data: bytes) -> dict[str, Any]:
         type(n_rows) is int and n_rows >= 0,
         f"'recorded' of 'parity' must be a number of rows; got {n_rows!r}.",
     )
+    # Else leaving out the recorded rows would leave out the test of the model.
     _require(
         n_rows == 0 or WARMUP in found["files"],
         f"{MANIFEST!r} says that {n_rows} rows were recorded to compare with, but lists "
@@ -152,6 +154,7 @@ def check_signatures(
     """
     features = sorted(manifest["features"])
     _require(
+        # A name too many would be fed to the engine, which fails at a request only.
         features == sorted(taken),
         f"The manifest has the features {features}, the graph the inputs "
         f"{sorted(taken)}.",
@@ -239,6 +242,8 @@ def _is_missing(value: Any, dtype: str) -> bool:
         return isinstance(value, str if dtype == "string" else bool)
     if dtype.startswith("float"):
         return value == "nan" or _is_number(value)
+    # Beyond these it would fail at the first missing cell, in a request.
+    # `bool` is an `int` to Python, so that the type itself is asked for.
     limits = np.iinfo(dtype)
     return type(value) is int and limits.min <= value <= limits.max
 
@@ -249,6 +254,8 @@ def _is_number(value: Any) -> bool:
     return is_number and abs(value) <= sys.float_info.max
 
 
+# One folder at most, and no dot at the beginning: no such name leads out of the version,
+# nor is it a hidden file.
 _NAME = re.compile(r"(assets/)?[A-Za-z0-9][\w.-]{0,127}", re.ASCII)
 
 
@@ -334,6 +341,7 @@ def read_artifact(
             f"{str(path)!r} is no exported model: it has no {MANIFEST!r}."
         ) from None
     manifest_sha256, trusted = _digest(io.BytesIO(data)), trusted_manifest_sha256
+    # Before anything else of the manifest is read: a foreign one is not even parsed.
     trusted = [trusted] if isinstance(trusted, str) else trusted
     if trusted is not None and manifest_sha256 not in map(str.lower, trusted):
         raise ArtifactError(
@@ -383,6 +391,8 @@ def _check_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
             type(size) is int and size >= 0 and isinstance(known.get("sha256"), str),
             f"{MANIFEST!r} has no 'size' and 'sha256' of {name!r}.",
         )
+    # Files that are not listed are refused, too: a graph can name weights beside it, of
+    # which no digest was compared then.
     for name in _names(path):
         text = f"{str(path / name)!r} is not listed in {MANIFEST!r}."
         _require(name in {*sizes, MANIFEST}, text)
@@ -401,6 +411,7 @@ def _check_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
 
 def _names(path: Path) -> Iterable[str]:
     for entry in path.iterdir():
+        # `assets` is the one folder of a version; any other is told as a file not listed.
         if entry.name == "assets" and entry.is_dir() and not entry.is_symlink():
             yield from (f"assets/{inner.name}" for inner in entry.iterdir())
         else:

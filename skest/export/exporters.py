@@ -148,13 +148,12 @@ class _Exporting(Exporter):
         """Export if this is one to export, and delete what is not to be kept."""
         if not self._wants(export_path, eval_result, is_the_final_export):
             return None
-        plain = {
-            n: v.tolist() if hasattr(v, "tolist") else v for n, v in eval_result.items()
-        }
         # Assets are files, which are copied when the version is written.
         with TemporaryDirectory() as folder:
             result = Path(folder, _RESULT)
-            result.write_text(json.dumps(plain), encoding="utf-8")
+            # To the json module, float32 of NumPy is no number, and an array no list.
+            text = json.dumps(eval_result, default=lambda value: value.tolist())
+            result.write_text(text, encoding="utf-8")
             version: Path = estimator.export(
                 export_path,
                 checkpoint_path=checkpoint_path,
@@ -313,6 +312,7 @@ class BestExporter(LatestExporter):
                 "Leave it out to compare the loss."
             )
         try:
+            # Told when it is made: the first evaluation may be hours away.
             found = inspect.signature(compare_fn)
             found.bind(best_eval_result={}, current_eval_result={})
         except TypeError as error:
@@ -336,6 +336,7 @@ class BestExporter(LatestExporter):
         self._mode = mode
 
     def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
+        # Read from the versions each time: no state that a restart could lose.
         best, current = _best_result(export_path), eval_result
         if self._compare_fn is not loss_smaller:
             return best is None or self._compare_fn(
@@ -356,6 +357,7 @@ def _is_better(
 
 
 def _value(metric: str, result: Mapping[str, float]) -> float:
+    # A confusion matrix, for one, is a metric that nothing can be best of.
     numbers = [name for name, value in result.items() if np.ndim(value) == 0]
     if metric not in numbers:
         is_array = "it is an array, which has no order; numbers are"

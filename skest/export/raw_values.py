@@ -82,6 +82,7 @@ def columns_of(
     parts = parts or {}
     if isinstance(table, Mapping):
         return _pick(names, parts, table, lambda key: table[key])
+    # By what it can do, not by its class: pandas and polars need not be installed.
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
         if len(names) == 1 and _is_matrix(table, names[0], parts):
             return {names[0]: np.asarray(table)}
@@ -113,6 +114,7 @@ def _is_matrix(table: Any, name: str, parts: Parts) -> bool:
 def _pick(
     names: Sequence[str], parts: Parts, keys: Any, column: Callable[[Any], Any]
 ) -> dict[str, Any]:
+    # Inputs of a graph are called by strings; columns of a frame may be numbers.
     key_of = {str(key): key for key in keys}
     found, absent = {}, []
     for name in names:
@@ -205,6 +207,7 @@ class Feature:
         texts = self.dtype == "string"
         try:
             return self._shaped(self._texts(values) if texts else self._numbers(values))
+        # Looked for behind an error only: what is right pays nothing for names.
         except (TypeError, ValueError):
             self._check_columns(values)
             raise
@@ -212,6 +215,7 @@ class Feature:
     def _times(self, values: Any) -> NDArray[Any]:
         """Return dates as microseconds since 1970 in UTC; whole numbers are such."""
         array = np.asarray(values)
+        # The manifest says that numbers of dates are microseconds already.
         if array.dtype.kind in "iu":
             return array
         if array.dtype.kind != "M":
@@ -222,6 +226,7 @@ class Feature:
         times = array.astype("datetime64[us]")
         if self._missing is None and np.isnat(times).any():
             self._known_missing()
+        # NaT becomes the least integer, which is what stands for a missing date in graphs.
         return times.astype(np.int64)
 
     def _time(self, cell: Any) -> np.datetime64:
@@ -296,12 +301,14 @@ class Feature:
     def _texts(self, values: Any) -> NDArray[Any]:
         array = np.asarray(values, dtype=object)
         cells = array.ravel().tolist()
+        # Most often there are only texts, of which none is looked at in Python then.
         if set(map(type, cells)) - {str}:
             cells = [cell if type(cell) is str else self._text(cell) for cell in cells]
         if self._numbers_only:
             for cell in set(cells):
                 self._check_number(cell)
         try:
+            # All at once: a lone surrogate is rare, and a call for each cell takes time.
             "".join(cells).encode()
         except UnicodeEncodeError as error:
             raise ValueError(
@@ -315,6 +322,7 @@ class Feature:
             self._known_missing()
             return
         try:
+            # Python reads "1_000" as a number, and a graph does not.
             is_number = not math.isinf(float(text)) and "_" not in text
         except ValueError:
             is_number = False
@@ -380,6 +388,8 @@ class Feature:
         if isinstance(cell, bool | int | float | np.number | np.bool_):
             return cell
         try:
+            # What float() makes of decimals and the like; it would read texts, too, which
+            # the columns refuse for numbers.
             if not isinstance(cell, str | bytes):
                 return float(cell)
         except (TypeError, ValueError):
@@ -401,6 +411,7 @@ class Feature:
 
     def _whole(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return whole numbers as the feature's dtype; refuse what it can't hold."""
+        # In an array of objects, booleans are equal to 0 and 1 and would pass as such.
         is_object = array.dtype == object
         kinds = set(map(type, array.ravel().tolist())) if is_object else set()
         if array.dtype.kind == "b" or kinds & {bool, np.bool_}:
@@ -416,6 +427,7 @@ class Feature:
                 whole = array.astype(self.dtype)
             except OverflowError:
                 whole = np.zeros(array.shape, self.dtype)
+        # Compared after the cast: this finds fractions and what does not fit the type.
         if not np.all(whole == array):
             first = array[np.asarray(whole != array, bool)].ravel().tolist()[0]
             raise ValueError(
@@ -426,6 +438,7 @@ class Feature:
 
     def _shaped(self, array: NDArray[Any]) -> NDArray[Any]:
         rank = len(self.shape)
+        # A column of a frame has no axis for its cell; a tensor may have one too many.
         if array.ndim == rank - 1:
             array = array[..., np.newaxis]
         elif array.ndim == rank + 1 and array.shape[-1] == 1:
@@ -456,6 +469,7 @@ def _has_texts(values: Any) -> bool:
 
 
 def _is_missing(cell: Any) -> bool:
+    # By the names of their classes: pandas, which has them, need not be installed.
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(cell, float | np.floating) and bool(cell != cell)

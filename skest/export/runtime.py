@@ -51,6 +51,7 @@ class Model:
         self.manifest = artifact.manifest
         self._session = session
         self.features: dict[str, Any] = artifact.manifest["features"]
+        # Once, not in each request: one row takes about a tenth of a millisecond in all.
         self._features = {
             name: Feature(name, spec) for name, spec in self.features.items()
         }
@@ -85,6 +86,8 @@ class Model:
             If values are not what a feature takes.
         """
         taken = self.names_of(signature)
+        # `run` leaves other columns of a table alone, but an argument that nothing reads
+        # is a misspelt one.
         inputs = self._signature(signature)["inputs"]
         unknown = sorted(set(features) - {*inputs, *taken})
         if unknown:
@@ -188,6 +191,7 @@ class Model:
         outputs = self._signature("predict")["outputs"]
         wanted: dict[str, str] = {}
         for name in outputs:
+            # Several heads call their outputs "<head>/<key>", one head just "<key>".
             head, _, key = name.rpartition("/")
             if key in keys:
                 wanted.setdefault(head, name)
@@ -286,6 +290,7 @@ def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
     Engines before 1.21 find weights beside the graph by its path only.
     """
     options = engine.SessionOptions()
+    # Of itself, the engine takes a thread for each core.
     options.intra_op_num_threads = num_threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised
@@ -307,6 +312,7 @@ def _session(engine: Any, artifact: Artifact, num_threads: int) -> Any:
         [tensor.name for tensor in tensors]
         for tensors in (session.get_inputs(), session.get_outputs())
     )
+    # The engine alone knows what the graph takes: the manifest is not to be trusted.
     check_signatures(artifact.manifest, inputs, outputs)
     return session
 
@@ -318,6 +324,7 @@ def _check_warmup(model: Model, text: bytes) -> None:
     would let any model pass.
     """
     try:
+        # Whatever is wrong with the record means the same: it is not that of this model.
         recorded = json.loads(text)
         found = model.run(recorded["inputs"], recorded["signature"])
         n_rows = min(map(len, recorded["inputs"].values()))
@@ -338,6 +345,8 @@ def _check_warmup(model: Model, text: bytes) -> None:
     for key, values in expected.items():
         fits = found[key].shape == values.shape
         if fits and values.dtype.kind == "f":
+            # A wider tolerance than at the export: there it was the same machine, and here
+            # another processor may round otherwise.
             fits = np.allclose(found[key], values, 1e-4, tolerance, equal_nan=True)
         elif fits:
             fits = bool(np.array_equal(found[key], values))
@@ -384,6 +393,7 @@ def try_out(artifact: Artifact, verify: bool) -> None:
     ArtifactError
         If the version is refused there, or takes too much, or ends the process.
     """
+    # What a large model may take grows with it, and the limit on all else stays.
     size = sum(entry["size"] for entry in artifact.manifest["files"].values())
     memory = MEMORY + _PER_BYTE * size
     task = {
@@ -410,6 +420,7 @@ def try_out(artifact: Artifact, verify: bool) -> None:
     except subprocess.TimeoutExpired:
         what = too_slow
     else:
+        # A process that dies says nothing, so that its status has to.
         status = done.returncode
         if status == 0:
             return
@@ -457,6 +468,7 @@ def _limit(seconds: int, memory: int) -> None:
         import resource
     except ImportError:  # on Windows
         return
+    # The last one: the dump of a process of gigabytes would fill the disk.
     for kind, most in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),

@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
         format="%(asctime)s %(levelname)s %(message)s",
     )
     stop = threading.Event()
+    # Only a flag: a handler runs in the midst of anything, where no lock may be taken.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
     for name, reason in server.refused.items():
         server.stop()
         parser.error(f"No version of {name!r} can be served: {reason}")
+    # At once, even into a pipe: a script that started it waits for this line.
     print(f"Serving at {server.url}", flush=True)
     stop.wait()
     if not server.stop(options.grace):
@@ -143,6 +145,7 @@ def _named(argument: str) -> tuple[str, str]:
         return found[1], found[2]
     path = Path(os.path.abspath(argument))
     is_numbered = version_number(path.name) is not None
+    # Of "census/1700000001" a client would not guess the number as the name.
     one_version = is_numbered and (path / MANIFEST).exists()
     return (path.parent if one_version else path).name, argument
 

@@ -16,6 +16,7 @@ from skest.heads.base import Head
 from skest.heads.multi_head import MultiHead
 from skest.keys import PredictionKeys
 
+# tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 _DEFAULT = "serving_default"
 
 
@@ -96,6 +97,7 @@ class ClassificationOutput(_Output):
     @property
     def outputs(self) -> dict[str, str]:
         """The keys of predictions by name."""
+        # tf.saved_model.CLASSIFY_OUTPUT_CLASSES and CLASSIFY_OUTPUT_SCORES
         named = {"classes": self.classes, "scores": self.scores}
         return {name: value for name, value in named.items() if value is not None}
 
@@ -126,6 +128,7 @@ class RegressionOutput(_Output):
     @property
     def outputs(self) -> dict[str, str]:
         """The key of the prediction by name."""
+        # tf.saved_model.REGRESS_OUTPUTS
         return {"outputs": self.value}
 
 
@@ -225,6 +228,7 @@ def model_signatures(
     """
     outputs: dict[str, tuple[str, Tensors]] = {}
     if isinstance(head, MultiHead):
+        # As `export_outputs` of TensorFlow's MultiHead: of each head all that it has alone.
         for part in head.heads:
             name, prefix = str(part.name), f"{part.name}/"
             own = {
@@ -288,6 +292,7 @@ def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorI
                 f"but there are {', '.join(map(repr, predictions))}."
             )
         info = resolved[part] = predictions[key]
+        # TensorFlow fixes the types of these two kinds of answers, of others none.
         if output.method == "predict":
             continue
         kind = "string" if part == "classes" else "float"

@@ -103,6 +103,7 @@ def _set_output_types(operator: Any) -> None:
     missing = [name for name in _answers(model) if name not in found]
     if missing:
         raise ExportError(f"{type(model).__name__} has no output {missing[0]!r} here.")
+    # As skl2onnx's own converters: what comes in float64 goes out in it.
     doubles = [isinstance(v.type, data_types.DoubleTensorType) for v in operator.inputs]
     is_double = any(doubles)
     if isinstance(model, ClassifierMixin):  # the operator ZipMap takes float32 only
@@ -136,6 +137,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         next(p.value for p in graph.metadata_props if p.key == "skest.features")
     )
     inputs = [wiring.feature(name, spec) for name, spec in features.items()]
+    # Of all that the graph gives, the two that a step of a pipeline has.
     part = Extractor(graph).extract_model(list(features), wanted)
     outputs = [scope.get_unique_variable_name(name) for name in wanted]
     add_onnx_graph(
@@ -145,6 +147,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         part,
     )
     for found, variable in zip(outputs, operator.outputs, strict=True):
+        # Labels of scikit-learn have one axis, those of the graph two.
         shape = wiring.constant([-1] if len(variable.type.shape) == 1 else [0, -1])
         found = wiring.add("Reshape", [found, shape])
         wiring.add("Cast", [found], variable.onnx_name, to=_element_type(variable))
@@ -224,6 +227,8 @@ class _Wiring:
         given, tensor = _element_type(variable), str(variable.onnx_name)
         if given == wanted:
             return tensor
+        # Integers that name things are hashed as their decimal strings, as by the columns;
+        # decimals of a float would be other strings.
         is_code = given == TensorProto.INT64 and not spec.get("texts_only")
         if given == TensorProto.STRING or (
             wanted == TensorProto.STRING and not is_code

@@ -70,7 +70,9 @@ def made_up_rows(
     ExportError
         If the model takes none of the rows.
     """
+    # From rows of all kinds to the plainest, until the model takes them.
     for length, may_miss in product((None, 1), gaps):
+        # The same rows at every export: one that fails can be told of and repeated.
         draw = np.random.default_rng(0)
         lengths = draw.integers(0, 4, _N_ROWS) if length is None else [1] * _N_ROWS
         rows = {}
@@ -120,6 +122,7 @@ def _values(
         return int(draw.integers(-(2**50), 2**51))  # from 1934 to 2041
     if known:
         return known[int(draw.integers(len(known)))]
+    # As float32 holds it: JSON has doubles, of which a graph would round the rest.
     return float(np.float32(draw.normal()))
 
 

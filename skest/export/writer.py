@@ -39,7 +39,12 @@ from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.runtime import load
-from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
+from skest.export.warmup import (
+    by_output,
+    cells_of,
+    made_up_rows,
+    rows_of,
+)
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -59,8 +64,10 @@ class Exported:
     ----------
     model : OnnxGraph
         The model.
-    described : dict
-        What the manifest says of the model: ``estimator``, ``global_step``.
+    estimator : str
+        Name of the class that was trained, for the manifest.
+    global_step : int
+        How many steps it was trained, for the manifest.
     predict : callable
         Gives what the model itself predicts for raw cells by input, by output of the
         signature "predict".
@@ -73,7 +80,8 @@ class Exported:
     """
 
     model: OnnxGraph
-    described: Mapping[str, Any]
+    estimator: str
+    global_step: int
     predict: Callable[[Rows], Mapping[str, np.ndarray]]
     example: Any = None
     known: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -133,6 +141,7 @@ def write_export(
             f"'atol' must be from 0 to {MAX_ATOL}; got {atol!r}. With verify=False the "
             "export is not compared at all."
         )
+    # Before a file is written: rows that the model refuses are told at once.
     tried = _tried(exported) if verify else None
 
     def write(directory: Path) -> None:
@@ -193,6 +202,7 @@ def _publish(
             f"{str(base)!r} is a version, of which nothing may change. Give the directory "
             f"of the versions to 'export', {str(Path(base).parent)!r}."
         )
+    # Before anything is written, and not after a graph of gigabytes.
     for name, source in assets.items():
         check_file_name(f"assets/{name}")
         if not Path(source).is_file():
@@ -230,7 +240,8 @@ def _manifest(exported: Exported) -> dict[str, Any]:
         "kind": "onnx",
         "created": int(time.time()),
         "model": {
-            **exported.described,
+            "estimator": exported.estimator,
+            "global_step": exported.global_step,
             "skest": __version__,
             "torch": torch.__version__,
         },
@@ -268,10 +279,12 @@ def _compare(
 ) -> dict[str, Any]:
     """Compare what was written with the model, and write down what it should give."""
     try:
+        # Its digests have just been made; what counts is that the engine takes the graph.
         loaded = load(directory, verify=False)
     except ArtifactError as error:
         raise ExportError(f"What was exported can't be loaded: {error}") from error
     found = loaded.run(rows, "predict")
+    # Numbers may differ by rounding; classes and ids have no "nearly".
     largest = 0.0
     for name, values in expected.items():
         if values.dtype.kind == "f":
@@ -310,12 +323,14 @@ def _record(
         if len(text) <= MAX_JSON_BYTES:
             (directory / WARMUP).write_bytes(text)
             break
+        # Some rows test a model as well as all of them; `load` reads no larger file.
         n_rows //= 2
     return n_rows
 
 
 def _as_json(values: np.ndarray) -> list[Any]:
     """Return values as JSON can hold them: of infinite ones and NaN, the names."""
+    # JSON has no numbers for these, and NumPy reads "nan" and "inf" back.
     if values.dtype.kind == "f":
         values = np.where(
             np.isfinite(values), values.astype(object), values.astype(str)
@@ -328,6 +343,7 @@ def _difference(found: np.ndarray, expected: np.ndarray) -> float:
     """Return how much numbers differ; relative to them where they are above 1."""
     if found.shape != expected.shape:
         return float("inf")
+    # Infinity minus infinity is NaN, so that equal ones are told first.
     same = (found == expected) | (np.isnan(found) & np.isnan(expected))
     with np.errstate(invalid="ignore"):
         off = np.abs(found - expected) / np.maximum(1.0, np.abs(expected))
@@ -371,6 +387,7 @@ def export_estimator(
             "none since it was made. Pass some rows of them as 'example', or call "
             "evaluate or predict first."
         )
+    # Whatever it draws is replaced by the variables of the checkpoint.
     random = RunRandom(0, torch.device("cpu"))
     spec = builder.build(features, None, ModeKeys.PREDICT, random)
     restore(spec, checkpoint)
@@ -379,7 +396,8 @@ def export_estimator(
         example = {BARE: np.asarray(example)}
     exported = Exported(
         model=model,
-        described={"estimator": "Estimator", "global_step": checkpoint.global_step},
+        estimator="Estimator",
+        global_step=checkpoint.global_step,
         predict=partial(_expected, spec, model),
         example=example,
         assets=assets,
@@ -404,6 +422,7 @@ def _expected(
         encoded = tensors[BARE] if list(tensors) == [BARE] else tensors
     with torch.no_grad():
         found = by_output(predict_batch(spec, encoded, None))
+    # `export_outputs` may call predictions otherwise, as the graph then does.
     own = (spec.export_outputs or {}).get("predict")
     keys = {name: name for name in model.signatures["predict"].outputs}
     named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}

@@ -5,9 +5,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode
+from skest.export.onnx.columns import EveryId, Ids, encode
 from skest.export.onnx.graph import Graph, to_model
 from skest.export.onnx.inputs import Inputs
+from skest.export.onnx.numbers import Numbers, computed
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import Table

@@ -95,19 +95,26 @@ class Value:
     __xor__ = _operator("BitwiseXor")
 
     def __neg__(self) -> "Value":
-        return self.graph.add("Neg", self)
+        return self.apply("Neg")
 
-    def within(self, low: Any, high: Any) -> "Value":
-        """Return the values, those beyond two bounds as the bounds."""
-        return self._with("Max", low)._with("Min", high)
+    def apply(self, op: str, **attributes: Any) -> "Value":
+        """Return what an operator of one input makes of the elements."""
+        return self.graph.add(op, self, **attributes)
+
+    def clip(self, low: Any, high: Any) -> "Value":
+        """Return the values, those beyond two bounds as the bounds; NaN stays."""
+        if np.ndim(low) or np.ndim(high):  # the operator Clip takes scalars only
+            return self.maximum(low).minimum(high)
+        return self.graph.add("Clip", self, self.constant(low), self.constant(high))
 
     def __or__(self, other: "Value") -> "Value":
         return self._with("Or" if self.dtype == bool else "BitwiseOr", other)
 
     def __invert__(self) -> "Value":
-        return self.graph.add("Not", self)
+        return self.apply("Not")
 
     def __bool__(self) -> bool:
+        # `if` in a normalizer, and NumPy functions that compare, would ask for one.
         raise TypeError("A tensor of an exported graph has no truth value.")
 
     def equals(self, other: Any) -> "Value":
@@ -116,20 +123,19 @@ class Value:
 
     def shifted(self, n_bits: int, direction: str) -> "Value":
         """Shift the bits of unsigned integers to the "LEFT" or "RIGHT"."""
-        return self.graph.add(
-            "BitShift", self, self.constant(n_bits), direction=direction
-        )
+        n = self.constant(n_bits)
+        return self.graph.add("BitShift", self, n, direction=direction)
 
     def is_nan(self) -> "Value":
         """Tell where a number is NaN."""
-        return self.graph.add("IsNaN", self, dtype=bool)
+        return self.apply("IsNaN", dtype=bool)
 
     def cast(self, dtype: Any) -> "Value":
         """Return the elements in another type."""
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self
-        return self.graph.add("Cast", self, dtype=dtype, to=dtype)
+        return self.apply("Cast", dtype=dtype, to=dtype)
 
     def sum(self, axis: int, keepdims: bool = False) -> "Value":
         """Return the sums along an axis."""
@@ -159,6 +165,10 @@ class Value:
     def maximum(self, other: Any) -> "Value":
         """Return the greater of two numbers."""
         return self._with("Max", other)
+
+    def minimum(self, other: Any) -> "Value":
+        """Return the lesser of two numbers."""
+        return self._with("Min", other)
 
     def unsqueeze(self, axis: int) -> "Value":
         """Return the tensor with another axis of length one."""
@@ -201,12 +211,11 @@ class Value:
 
     def expanded(self, *shape: Any) -> "Value":
         """Return the tensor repeated to a shape of integers and Values."""
-        lengths = [
-            (n if isinstance(n, Value) else self.graph.constant(np.array(n))).unsqueeze(
-                0
-            )
+        sizes = (
+            n if isinstance(n, Value) else self.graph.constant(np.array(n))
             for n in shape
-        ]
+        )
+        lengths = [size.unsqueeze(0) for size in sizes]
         return self.graph.add("Expand", self, concat(lengths, axis=0), ndim=len(shape))
 
 
@@ -272,6 +281,8 @@ class Graph:
 
     def output(self, name: str, value: Value, shape: Shape) -> str:
         """Declare an output; return its name, which differs if there is an equal one."""
+        # A node of its own: the same tensor may be given under several names, and an
+        # input may be an output.
         name = self._unique(name)
         self._nodes.append(Node("Identity", "", (value.name,), (name,), name, {}))
         self.outputs.append(Tensor(name, value.dtype, tuple(shape)))
@@ -286,6 +297,7 @@ class Graph:
             Of numbers, or of strings (dtype object).
         """
         array = np.asarray(value)
+        # The bytes of an array of objects are addresses.
         content = tuple(array.ravel()) if array.dtype == STRING else array.tobytes()
         key = ("constant", array.dtype.str, array.shape, content)
         if key not in self._known:
@@ -350,6 +362,7 @@ class Graph:
         An input that is None is left out.
         """
         # Equal nodes are one: columns share what they do with the same raw column.
+        # ONNX calls an input that is left out "".
         names = tuple("" if value is None else value.name for value in inputs)
         key = (op, domain, names, tuple(sorted(attributes.items())))
         if key not in self._known:
@@ -361,11 +374,6 @@ class Graph:
                 for output, (dtype, ndim) in zip(own, outputs, strict=True)
             )
         return self._known[key]
-
-    @property
-    def added(self) -> Sequence[Node]:
-        """All nodes, also those that no output needs."""
-        return self._nodes
 
     @property
     def nodes(self) -> list[Node]:
@@ -437,7 +445,7 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     nodes = graph.nodes
     used = {name for node in nodes for name in node.inputs}
     proto = helper.make_graph(
-        [],
+        [_node_proto(node) for node in nodes],
         graph.name,
         [_value_info(tensor) for tensor in graph.inputs],
         [_value_info(tensor) for tensor in graph.outputs],
@@ -447,8 +455,6 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
             if name in used
         ],
     )
-    for node in nodes:
-        _add_node(node, proto)
     domains = ["", *sorted({node.domain for node in nodes} - {""})]
     model = helper.make_model(
         proto,
@@ -467,27 +473,16 @@ def _onnx_type(dtype: np.dtype) -> int:
     return TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(dtype)
 
 
-def _add_node(node: Node, graph: Any) -> None:
-    """Add a node in its place: to put one there would copy its vocabulary."""
-    from onnx import AttributeProto, helper
+def _node_proto(node: Node) -> Any:
+    from onnx import helper
 
-    added = graph.node.add(
-        op_type=node.op,
-        domain=node.domain,
-        name=node.name,
-        input=node.inputs,
-        output=node.outputs,
+    attributes = {
+        name: _onnx_type(value) if isinstance(value, np.dtype) else value
+        for name, value in node.attributes.items()
+    }
+    return helper.make_node(
+        node.op, node.inputs, node.outputs, node.name, domain=node.domain, **attributes
     )
-    for name, value in sorted(node.attributes.items()):
-        kinds = set(map(type, value)) if isinstance(value, tuple) else ()
-        if kinds == {str}:
-            words = map(str.encode, value)
-            added.attribute.add(name=name, type=AttributeProto.STRINGS, strings=words)
-        elif kinds == {int}:
-            added.attribute.add(name=name, type=AttributeProto.INTS, ints=value)
-        else:
-            kind = _onnx_type(value) if isinstance(value, np.dtype) else value
-            added.attribute.append(helper.make_attribute(name, kind))
 
 
 def _value_info(tensor: Tensor) -> Any:

@@ -35,16 +35,12 @@ LABELS = "labels"
 Prediction = tuple[Value, int]
 
 
-def _node(op: str, value: Value, **attributes: Any) -> Value:
-    return value.graph.add(op, value, **attributes)
-
-
 def _sigmoid(x: Value) -> Value:
     """Return the logistic function, with all digits of small values.
 
     The operator Sigmoid of ONNX Runtime is 0 in float32 from -18 on.
     """
-    return _node("Reciprocal", _node("Exp", -x) + 1)
+    return ((-x).apply("Exp") + 1).apply("Reciprocal")
 
 
 # ONNX Runtime 1.17 joins Relu and Tanh with the layer before them, also in float64, where
@@ -52,32 +48,32 @@ def _sigmoid(x: Value) -> Value:
 
 
 def _relu(x: Value, _: Any) -> Value:
-    return _node("Relu", x) if x.dtype == np.float32 else x.maximum(0)
+    return x.apply("Relu") if x.dtype == np.float32 else x.maximum(0)
 
 
 def _tanh(x: Value, _: Any) -> Value:
-    return _node("Tanh", x) if x.dtype == np.float32 else _sigmoid(x * 2) * 2 - 1
+    return x.apply("Tanh") if x.dtype == np.float32 else _sigmoid(x * 2) * 2 - 1
 
 
 def _gelu(x: Value, module: nn.GELU) -> Value:
     if module.approximate != "none":
         inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-        return x * 0.5 * (_node("Tanh", inner) + 1)
+        return x * 0.5 * (inner.apply("Tanh") + 1)
     # ONNX Runtime has the error function in float32 only.
     scaled = (x / math.sqrt(2)).cast(np.float32)
-    return x * 0.5 * (_node("Erf", scaled).cast(x.dtype) + 1)
+    return x * 0.5 * (scaled.apply("Erf").cast(x.dtype) + 1)
 
 
 _MODULES: dict[type[nn.Module], Callable[[Value, Any], Value]] = {
-    nn.ELU: lambda x, module: _node("Elu", x, alpha=float(module.alpha)),
+    nn.ELU: lambda x, module: x.apply("Elu", alpha=float(module.alpha)),
     nn.GELU: _gelu,
     nn.Identity: lambda x, _: x,
-    nn.LeakyReLU: lambda x, m: _node("LeakyRelu", x, alpha=float(m.negative_slope)),
+    nn.LeakyReLU: lambda x, m: x.apply("LeakyRelu", alpha=float(m.negative_slope)),
     nn.ReLU: _relu,
-    nn.SELU: lambda x, _: _node("Selu", x),
+    nn.SELU: lambda x, _: x.apply("Selu"),
     nn.SiLU: lambda x, _: x * _sigmoid(x),
     nn.Sigmoid: lambda x, _: _sigmoid(x),
-    nn.Softplus: lambda x, _: _node("Softplus", x),
+    nn.Softplus: lambda x, _: x.apply("Softplus"),
     nn.Tanh: _tanh,
 }
 _AS_MODULES: dict[Any, nn.Module] = {
@@ -119,7 +115,7 @@ def activated(function: Callable[..., Any], x: Value) -> Value:
     """
     # What the head for Poisson regression applies to its logits.
     if function is torch.exp:
-        return _node("Exp", x)
+        return x.apply("Exp")
     is_module = isinstance(function, nn.Module)
     module: Any = function if is_module else _AS_MODULES.get(function, nn.Module())
     if is_activation(module):
@@ -145,6 +141,7 @@ def split_logits(head: Any, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
         return [(head, logits)]
     if isinstance(logits, Mapping):
         return [(part, logits[part.name]) for part in head.heads]
+    # One matrix, of which each head has some columns, in the order of the heads.
     sizes = [part.logits_dimension for part in head.heads]
     ends = np.cumsum(sizes).tolist()
     columns = [np.arange(end - n, end) for n, end in zip(sizes, ends, strict=True)]
@@ -162,11 +159,13 @@ def members_mean(head: Head, logits: Value) -> Value:
     if isinstance(head, MultiClassHead):
         # Probabilities are averaged, not logits; a softmax of the logarithm of their
         # mean gives it.
-        return _log_mean_exp(_node("LogSoftmax", logits, axis=-1))
+        return _log_mean_exp(logits.apply("LogSoftmax", axis=-1))
     if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
-        return _log_mean_exp(-_node("Softplus", -logits)) - _log_mean_exp(
-            -_node("Softplus", logits)
-        )
+        # The logarithms of the probability and of its opposite: their difference is the
+        # logit of the mean, and neither is ever the logarithm of 0.
+        yes, no = -(-logits).apply("Softplus"), -logits.apply("Softplus")
+        return _log_mean_exp(yes) - _log_mean_exp(no)
+    # Its link is the exponential: the numbers are averaged, not their logarithms.
     if isinstance(head, PoissonRegressionHead):
         return _log_mean_exp(logits)
     return logits.sum(axis=0) / logits.length(0).cast(logits.dtype)
@@ -175,9 +174,9 @@ def members_mean(head: Head, logits: Value) -> Value:
 def _log_mean_exp(x: Value) -> Value:
     # The exponential of a large logit would overflow.
     greatest = x.max(axis=0, keepdims=True)
-    total = _node("Exp", x - greatest).sum(axis=0)
+    total = (x - greatest).apply("Exp").sum(axis=0)
     count = x.length(0).cast(x.dtype)
-    return _node("Log", total / count) + greatest.squeeze(0)
+    return (total / count).apply("Log") + greatest.squeeze(0)
 
 
 def task_predictions(
@@ -223,17 +222,17 @@ def task_predictions(
     elif isinstance(head, BinaryClassHead):
         # Softmax keeps the digits of a small probability, the operator Sigmoid does not.
         both = concat([logits - logits, logits], axis=1)
-        probabilities = _node("Softmax", both, axis=1)
+        probabilities = both.apply("Softmax", axis=1)
         found[PredictionKeys.LOGISTIC] = (probabilities.take([1], axis=1), 1)
         found[PredictionKeys.PROBABILITIES] = (probabilities, 2)
         found[PredictionKeys.CLASS_IDS] = ((logits > 0).cast(np.int64), 1)
     else:
-        probabilities = _node("Softmax", logits, axis=-1)
+        probabilities = logits.apply("Softmax", axis=-1)
         found[PredictionKeys.PROBABILITIES] = (probabilities, size)
         # From the front: of no rows, ONNX Runtime takes a negative axis for another one.
         # The lowest of equal ones counts.
         last = logits.ndim - 1
-        ids = _node("ArgMax", logits, dtype=np.int64, axis=last, keepdims=1)
+        ids = logits.apply("ArgMax", dtype=np.int64, axis=last, keepdims=1)
         found[PredictionKeys.CLASS_IDS] = (ids, 1)
     if isinstance(head, SampledSoftmaxHead):
         found |= _best(head, logits)
@@ -251,10 +250,10 @@ def _best(head: SampledSoftmaxHead, logits: Value) -> dict[str, Prediction]:
         outputs=[(logits.dtype, 2), (np.int64, 2)],
     )
     greatest = logits.max(axis=-1, keepdims=True)
-    total = _node("Exp", logits - greatest).sum(axis=-1, keepdims=True)
+    total = (logits - greatest).apply("Exp").sum(axis=-1, keepdims=True)
     return {
         PredictionKeys.TOP_K_CLASS_IDS: (ids, k),
-        PredictionKeys.TOP_K_PROBABILITIES: (_node("Exp", best - greatest) / total, k),
+        PredictionKeys.TOP_K_PROBABILITIES: ((best - greatest).apply("Exp") / total, k),
     }
 
 
@@ -332,6 +331,7 @@ def _class_texts(head: Any, classes: Any) -> NDArray[Any]:
 
 def _class_labels(head: Any, classes: Any) -> NDArray[Any]:
     """Return the classes as they are among the labels."""
+    # Without names, labels of a head are the ids themselves.
     if classes is None and head.label_vocabulary is None:
         return np.arange(head.n_classes)
     if classes is not None and np.asarray(classes).dtype.kind in "biuf":

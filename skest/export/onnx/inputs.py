@@ -153,6 +153,7 @@ def _(column: CrossedColumn) -> list[Demand]:
 @_demands.register
 def _(column: OverCategorical | TargetStatisticsColumn) -> list[Demand]:
     found = demands(column.categorical)
+    # A sequence of one step is still one: its width is never fixed at 1.
     if isinstance(column, SequenceCategoricalColumn):
         return [demand._replace(shape=(None, None)) for demand in found]
     if isinstance(column, WeightedCategoricalColumn):
@@ -290,12 +291,14 @@ class Inputs:
             wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
         delimited = {key for key, delimiter in wanted if delimiter is None}
         for (key, delimiter), of_input in wanted.items():
+            # Whole and in parts, a column is two inputs: an engine splits no strings.
             is_second = delimiter is not None and key in delimited
             name = f"{key}_split" if is_second else str(key)
             form = self._forms.get(key)
             self._declare(_spec(name, of_input, np.dtype(dtype), form))
 
     def _declare(self, spec: InputSpec) -> Value:
+        # ONNX takes an empty name for an input that is left out.
         if not spec.name:
             raise ExportError(
                 "A raw column has the name '', which no input of a graph may have. Give "
@@ -314,6 +317,7 @@ class Inputs:
 
     def any_input(self) -> Value:
         """Declare an input of which only the rows count: the first raw column."""
+        # A baseline reads no column, but the number of rows has to come from one.
         key, form = next(iter(self._forms.items()), ("x", Form("number", None)))
         dtype = "float32" if form.kind == "number" else form.kind
         spec = (str(key), key, dtype, (None, form.width), _ANY_MISSING[dtype])
@@ -409,6 +413,7 @@ def _number_dtype(numbers: Sequence[Demand], dtype: np.dtype) -> np.dtype:
 
 def _category_kind(key: Key, categories: Sequence[Demand], form: Form | None) -> str:
     """Return "string" or "int64": what columns say, else what the data were."""
+    # A column that was told its type was fitted on it; the data come second.
     kinds = {demand.dtype for demand in categories if demand.dtype is not None}
     if len(kinds) > 1:
         raise _two_ways(key, "strings by one feature column and as integers by another")

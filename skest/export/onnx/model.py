@@ -190,6 +190,7 @@ def mean_onnx(
     inputs, encoded = encode_all(graph, parts, dtype, forms or {})
     logits = []
     for i, model in enumerate(models):
+        # Without columns there are no parts, but one input for the rows.
         own: Any = {key[1]: encoded[key] for key in parts if key[0] == i} or encoded
         scope = Scope(graph, f"{i}." if len(models) > 1 else "")
         found = _scaled_logits(model, scope, own.get(None, own), dtype)
@@ -204,12 +205,13 @@ def mean_onnx(
 
 def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) -> Any:
     logits = network_output(model.network, scope, encoded)
+    # The network learned standardised numbers; these are those of `y`.
     if model.logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in model.logits_scale)
         logits = logits * scale + center
     if model.logits_range is not None:
         low, high = (np.asarray(values, dtype) for values in model.logits_range)
-        logits = logits.within(low, high)
+        logits = logits.clip(low, high)
     return logits
 
 
@@ -265,6 +267,7 @@ def _finished(
 
 def _dtype_of(network: nn.Module) -> np.dtype:
     """Return the floating type of a network."""
+    # A network of no variable computes in what it is given, which is float32.
     floats = (p.dtype for p in network.parameters() if p.is_floating_point())
     name = str(next(floats, torch.float32)).removeprefix("torch.")
     if name not in ("float32", "float64"):
@@ -340,6 +343,7 @@ def spec_onnx(
     dtype = _dtype_of(network)
     graph = Graph(name)
     given = spec_inputs(graph, spec.encode, features, dtype, forms)
+    # The method of a head is known, and names classes, which torch has no type for.
     owner = getattr(spec.predictions, "__self__", None)
     if isinstance(owner, Head):
         head = owner

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from skest.exceptions import ExportError
-from skest.export.onnx.columns import EveryId, Ids, Numbers, computed
+from skest.export.onnx.columns import EveryId, Ids
 from skest.export.onnx.graph import Graph, Value, concat, where
 from skest.export.onnx.heads import activated, is_activation, members_mean
+from skest.export.onnx.numbers import Numbers, computed
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
@@ -207,7 +208,7 @@ def _waves(module: Any, scope: Scope, numbers: Value) -> Value:
     )
     x = numbers.transposed(1, 0).unsqueeze(2)
     angles = x * (frequencies * (2 * math.pi)).unsqueeze(1) + phases.unsqueeze(1)
-    waves = angles.graph.add("Cos", angles) @ weights + bias.unsqueeze(1)
+    waves = angles.apply("Cos") @ weights + bias.unsqueeze(1)
     return concat([x, waves], axis=-1).transposed(1, 0, 2).flatten()
 
 
@@ -217,10 +218,9 @@ def _code(output: CodeOutput, ids: Value, fractions: Value) -> Value:
     places = np.concatenate([np.arange(size) for size in output.sizes])
     ahead = (ids.take(elements, axis=1) - places).cast(fractions.dtype)
     ahead = ahead + fractions.take(elements, axis=1)
-    zero, one = ahead.constant(0), ahead.constant(1)
     if output.encoding != "ple":
-        ahead = one - ahead.graph.add("Abs", ahead)
-    return ahead.graph.add("Clip", ahead, zero, one)
+        ahead = ahead.constant(1) - ahead.apply("Abs")
+    return ahead.clip(0, 1)
 
 
 def _counts(ids: Ids | EveryId, size: int, dtype: torch.dtype, factors: Any) -> Value:
@@ -251,6 +251,7 @@ def _combined_rows(
     """Combine the rows of each example, as `skest.feature_columns.lookup.combined_rows`."""
     if isinstance(ids, EveryId):
         return factors.cast(table.dtype) @ table
+    # Padding, and what is in no vocabulary: such values count as none.
     missing = ids.values < 0
     if factors is not None:
         return _weighted_rows(table, ids.values, combiner, factors.cast(table.dtype))
@@ -260,8 +261,9 @@ def _combined_rows(
     total = _sums_of_rows(table, ids.values, ~missing)
     if combiner == "sum":
         return total
+    # A row without ids has the sum 0, and stays so.
     count = (~missing).cast(table.dtype).sum(axis=-1, keepdims=True).maximum(1)
-    return total / (_sqrt(count) if combiner == "sqrtn" else count)
+    return total / (count.apply("Sqrt") if combiner == "sqrtn" else count)
 
 
 def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> Value:
@@ -275,7 +277,7 @@ def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> V
     if combiner == "sum":
         return total
     if combiner == "sqrtn":
-        divisor = _sqrt((factors * factors).sum(axis=-1, keepdims=True))
+        divisor = (factors * factors).sum(axis=-1, keepdims=True).apply("Sqrt")
     else:
         divisor = factors.sum(axis=-1, keepdims=True)
     return total / divisor.maximum(1)  # it is 1 or more, or there is no id
@@ -296,12 +298,9 @@ def _sums_of_rows(
     return graph.add("ScatterND", none, places, rows, reduction="add").cast(table.dtype)
 
 
-def _sqrt(x: Value) -> Value:
-    return x.graph.add("Sqrt", x)
-
-
 _RECURRENT = {nn.RNN: "RNN", nn.LSTM: "LSTM", nn.GRU: "GRU"}
-# The gates of a layer: their places in torch, in the order of ONNX.
+# The gates of a layer: their places in torch, in the order of ONNX. An LSTM has i, f, g, o
+# in torch and i, o, f, c in ONNX, a GRU r, z, n and z, r, h.
 _GATES = {nn.RNN: (0,), nn.LSTM: (0, 3, 1, 2), nn.GRU: (1, 0, 2)}
 
 
@@ -333,6 +332,7 @@ def network_output(network: nn.Module, scope: Scope, features: Any) -> Any:
     is_ours = kind.__module__.partition(".")[0] in ("skest", "torch")
     same = base is not None and is_ours and kind.forward is base.forward
     same = same or is_activation(network)
+    # A hook may change what the module gives, and no function here knows how.
     hooked = network._forward_hooks or network._forward_pre_hooks
     if not same or hooked:
         place = f" at {scope.path[:-1]!r}" if scope.path else ""

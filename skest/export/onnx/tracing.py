@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from skest.exceptions import ExportError
-from skest.export.onnx.columns import EveryId, Ids, Numbers, computed, encode_all
+from skest.export.onnx.columns import EveryId, Ids, encode_all
 from skest.export.onnx.graph import OPSETS, Graph, Value
 from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output, numpy_dtype
+from skest.export.onnx.numbers import Numbers, computed
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
 from skest.feature_columns.modules import (
@@ -219,7 +220,9 @@ def _without_known_parts(
     entries: dict[Any, Traceable],
 ) -> nn.Module:
     """Return a network whose look-ups read their results, which become entries."""
+    # As a list, for modules are replaced on the way.
     for path, part in list(network.named_modules()):
+        # Not subclasses, which may look up otherwise.
         if type(part) not in _LOOKS_UP:
             continue
         values = network_output(part, Scope(graph, f"{path}." if path else ""), encoded)
@@ -259,6 +262,7 @@ def _written(
 
     example = {key: entry.example for key, entry in entries.items()}
     axes = {
+        # Not Dim.AUTO, which fixes an axis without a word where the module does.
         key: dict.fromkeys(entry.open_axes, torch.export.Dim.DYNAMIC)
         for key, entry in entries.items()
     }
@@ -457,6 +461,7 @@ def _of_columns(
 
 def _enough_rows(tensor: Tensor, is_open: bool = False, fill: int = 0) -> Tensor:
     """Return rows of which torch does not take the numbers 0 and 1 for special cases."""
+    # Repeated, not drawn: a network may refuse what its columns never give.
     rows = torch.cat([tensor, tensor, tensor])
     if len(rows) < 2:
         rows = F.pad(rows, (0, 0) * (rows.ndim - 1) + (0, 2))

@@ -58,6 +58,7 @@ def _infer(call: Call) -> Any:
         "model_version": str(number),
         "outputs": [_described(key, found[key]) for key in wanted],
     }
+    # A client that sends several requests tells the answers apart by it.
     if "id" in document:
         answer["id"] = str(document["id"])
     return answer
@@ -130,6 +131,8 @@ def _model_ready(call: Call) -> Any:
 def _metadata(call: Call) -> Any:
     number, model = call.find()
     signature = signature_of(model, "serving_default")
+    # By the columns that a table has, as requests may name them, not by the matrix
+    # that they become.
     features = {k: model.features[t["tensor"]] for k, t in signature["inputs"].items()}
     inputs = {
         key: {**features[of], "shape": [None, 1]} if of in model.parts else features[of]

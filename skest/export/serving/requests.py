@@ -21,6 +21,7 @@ from skest.export.raw_values import Feature, columns_of
 from skest.export.runtime import Model, lacks_memory
 
 _LOGGER = logging.getLogger(__name__)
+# No colon, which stands before the method in an address, and no slash.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _LONGEST = 1000
 
@@ -80,6 +81,7 @@ class Served:
         paths = [self._path] if one else list_versions(self._path)
         found = {version_number(path.name) or 1: path for path in paths}
         self.refused = {n: why for n, why in self.refused.items() if n in found}
+        # The first that loads is served. Until one does, the version before goes on.
         for number in sorted(found, reverse=True):
             if self.newest and number <= self.newest[0]:
                 return
@@ -89,6 +91,7 @@ class Served:
                 continue
             try:
                 model = self._load(found[number])
+            # No version will load then: the server need not start.
             except ImportError:
                 raise
             except Exception as error:
@@ -306,6 +309,7 @@ class Call:
             return model.run(columns, signature)
         except RecursionError:
             raise RequestError(400, "The values are nested too deeply.") from None
+        # What the model says of its features is meant for whoever asked.
         except (ValueError, TypeError, OverflowError) as error:
             raise RequestError(400, str(error)) from None
         except Exception as error:
@@ -320,6 +324,7 @@ class Call:
     def _small_enough(self, model: Model, table: Any, signature: str) -> dict[str, Any]:
         """Return the inputs; refuse a request that is small and would become large."""
         found = model.signatures[signature]
+        # Before anything is filled up: that is when a small request becomes large.
         columns = columns_of(table, list(found["inputs"]), model.parts)
         # What is no list of rows, the model refuses.
         there = {k: c for k, c in columns.items() if isinstance(c, list | np.ndarray)}

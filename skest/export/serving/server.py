@@ -176,8 +176,10 @@ class ModelServer:
         bool
             Whether all of them were answered.
         """
+        # From here on requests are refused, so that all slots come free one by one.
         self._catalog.closed.set()
         finished = self._listener.finished(grace)
+        # It waits for `serve_forever` to end, which has not begun without a thread.
         if self._threads:
             self._listener.shutdown()
         self._listener.server_close()
@@ -195,13 +197,13 @@ class ModelServer:
 class _Listener(http.server.ThreadingHTTPServer):
     """Accepts connections, each of which has a thread."""
 
-    block_on_close = False
     # The 5 of socketserver turn away clients that connect at the same time.
     request_queue_size = 256
 
     def __init__(
         self, address: tuple[str, int], catalog: Catalog, limits: Limits
     ) -> None:
+        # http.server itself takes addresses of IPv4 only.
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         self.catalog = catalog
@@ -251,6 +253,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             try:
                 body = self._body()
                 catalog, limits = self.server.catalog, self.server.limits
+                # The only answer that is no JSON.
                 if path == page.PATH and self.command in ("GET", "HEAD"):
                     headers = page.HEADERS
                     status, answer = 200, page.page_of(catalog)
@@ -271,6 +274,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     type(error).__name__,
                     "".join(traceback.format_tb(error.__traceback__)),
                 )
+            # What was not read of a body would be taken for the next request.
             if body is None or self.server.catalog.closed.is_set():
                 self.close_connection = True
             self._send(status, answer, headers)
@@ -284,6 +288,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _body(self) -> bytes:
         """Return the body, which has one known length, and not too large a one."""
+        # A chunked or compressed body says its size too late for a limit; and with two
+        # ways to tell the length, a proxy may take another one than this server.
         if {"transfer-encoding", "content-encoding"} & set(
             map(str.lower, self.headers)
         ):

@@ -47,6 +47,7 @@ def _classify(call: Call) -> Any:
     scores = outputs.get("scores")
     if scores is None:
         raise RequestError(400, f"The signature gives {list(outputs)}, but no scores.")
+    # A signature may have scores alone; the labels of these are empty in TensorFlow.
     classes = outputs.get("classes", np.full(scores.shape, "", object))
     pairs = zip(classes.tolist(), scores.tolist(), strict=True)
     return {"results": [list(zip(*pair, strict=True)) for pair in pairs]}
@@ -77,6 +78,7 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
     context = document.get("context", {})
     if not all(isinstance(example, dict) for example in (context, *examples)):
         raise RequestError(400, "Examples and 'context' must be JSON objects.")
+    # What all examples share; an example may still say otherwise.
     rows = [{**context, **example} for example in examples]
     for at, row in enumerate(rows):
         # Features may be left out; a misspelt one must not look like a missing one.
@@ -96,6 +98,7 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
 
 
 def _method(signature: Mapping[str, Any]) -> str:
+    # SavedModels say "tensorflow/serving/classify", signatures of skest "classify".
     return str(signature.get("method", "")).rpartition("/")[2]
 
 
@@ -118,6 +121,7 @@ def _table(key: str, values: Any, inputs: Sequence[str]) -> Any:
     objects = values if key == "instances" else [values]
     if all(isinstance(value, dict) for value in objects):
         return values
+    # A list of numbers needs no names where there is nothing else to mean.
     if len(inputs) == 1:
         return {inputs[0]: values}
     raise RequestError(400, f"{key!r} must have JSON objects with {list(inputs)}.")
