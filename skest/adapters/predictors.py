@@ -165,7 +165,15 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
             matrix = as_matrix(y)
             if matrix.dtype.kind == "f":
                 assert_all_finite(matrix, input_name="y")
-            if type_of_target(matrix, input_name="y") == "multilabel-indicator":
+            # type_of_target sorts, which strings beside numbers or gaps cannot be.
+            is_mixed = (
+                matrix.dtype.kind == "O"
+                and len({isinstance(value, str) for value in matrix.flat}) == 2
+            )
+            if (
+                not is_mixed
+                and type_of_target(matrix, input_name="y") == "multilabel-indicator"
+            ):
                 return LabelsTarget(owner)
             if matrix.ndim == 2 and matrix.shape[1] > 1:
                 raise ValueError(

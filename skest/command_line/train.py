@@ -137,7 +137,8 @@ def _check_output(output: Path, overwrite: bool) -> None:
 def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Return a model and what is to be said of it."""
     table = read_table(options.data, options.separator)
-    print(f"Read {options.data}: {len(table):,} rows, {table.shape[1]} columns")
+    columns = "1 column" if table.shape[1] == 1 else f"{table.shape[1]} columns"
+    print(f"Read {options.data}: {len(table):,} rows, {columns}")
     target = column_of(table, options.target, "--target")
     if target.isna().any():
         print(f"Left out {int(target.isna().sum()):,} rows without {options.target!r}")

@@ -423,7 +423,8 @@ def _refuse_mix(distinct: np.ndarray, key: Hashable) -> NoReturn:
     examples = " and ".join(f"{shown(v)} ({k.__name__})" for k, v in kinds.items())
     raise ValueError(
         f"Column {key!r} must hold either strings or integers only; got {examples}. "
-        "Convert the column to one type, e.g. with pandas.to_numeric or .astype(str)."
+        "Convert the column to one type: pandas.to_numeric(column, errors='coerce') makes "
+        "gaps of words, .astype(str) makes words of numbers."
     )
 
 

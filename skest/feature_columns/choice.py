@@ -203,8 +203,8 @@ def _left_out(key: Key, reason: str, are_words: bool = False) -> list[FeatureCol
     how = f"a feature column{bag}delimiter=' ')" if are_words else "a feature column"
     warn(
         f"Column {key!r} {reason}, from which nothing can be learned of other rows; it is "
-        f"left out. To use it, describe it by {how}, or put into X what it has in common "
-        "with other rows; or take it out of X."
+        f"left out. To use it, describe it by {how}; if it is of no use, drop it, and this "
+        "is not said again."
     )
     return []
 

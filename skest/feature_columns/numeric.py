@@ -380,7 +380,8 @@ class NumericColumn(DenseColumn):
             )
         raise ValueError(
             f"Column {self.key!r} holds {value}; infinity (inf) is never allowed. Replace "
-            "it by a number, or by NaN together with 'default_value'."
+            "it by a number, or by NaN where gaps are allowed: without "
+            "'feature_columns', or with 'default_value' of the column."
         )
 
     def _check_encodes(self, table: Table) -> None:

@@ -122,6 +122,12 @@ def test_half_a_step_is_not_saved(tmp_path, caplog, fails_in, with_dir):
     assert_same_checkpoint(resumed.checkpoint, whole.checkpoint)
 
 
+def test_ctrl_c_without_files_has_none_to_speak_of(caplog):
+    with pytest.raises(KeyboardInterrupt):
+        make(fails_in="optimizer").train(endless, max_steps=N_STEPS)
+    assert not caplog.records
+
+
 # Variables that are NaN
 
 

@@ -154,6 +154,10 @@ class NumberTarget(Target):
             y = check_y(y, multi_output=True, y_numeric=True, estimator=self.owner)
             return y.astype(np.float64, copy=False)
         except ValueError as error:
+            if "contains NaN" in str(error):
+                raise ValueError(
+                    f"{error} Drop the rows without a number from X and y."
+                ) from error
             if "could not convert string to float" not in str(error):
                 raise
             raise ValueError(
