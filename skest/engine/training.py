@@ -371,11 +371,11 @@ def _is_worth_saving(run: Run, store: CheckpointStore, error: BaseException) -> 
         return False
     if isinstance(error, NanLossDuringTrainingError) or run.loss_is_nan:
         return False
-    if run.model_dir is None and isinstance(error, KeyboardInterrupt):
-        # Nobody asked for files; a search that is stopped would say this of each member.
-        return False
     if run.in_step:
-        _logger.warning(
+        # Of files that nobody asked for, a search that is stopped would speak each time.
+        is_silent = run.model_dir is None and isinstance(error, KeyboardInterrupt)
+        _logger.log(
+            logging.DEBUG if is_silent else logging.WARNING,
             "Training ended inside a step behind step %d, of which some variables may be "
             "updated and some not: nothing is saved; %s.",
             run.global_step,

@@ -168,6 +168,11 @@ def test_temperature_has_the_least_loss(n_classes):
     )
 
 
+def test_rows_that_are_all_predicted_right_do_not_calibrate():
+    logits = np.repeat([[1.0], [-1.0]], 100, axis=0)
+    assert temperature_of(logits, np.repeat([1, 0], 100)) == 1
+
+
 def test_a_temperature_is_learned_on_top_of_that_of_a_source():
     rng = np.random.default_rng(0)
 
