@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Columns whose cells are categories: what they share, identity and hash buckets."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -256,14 +257,25 @@ def present_codes(cells: Factorized) -> np.ndarray:
     return without(cells.codes, np.flatnonzero(cells.distinct == -1))
 
 
-def check_kind(cells: Factorized, expected: str | None, source: str) -> None:
-    """Raise ValueError if cells are strings or integers, and the other is expected."""
+def check_kind(
+    cells: Factorized,
+    expected: str | None,
+    source: str,
+    known: Callable[[], Iterable[Any]] = tuple,
+) -> None:
+    """Raise ValueError if cells are strings or integers, and the other is expected.
+
+    The message shows the first of what `known` returns.
+    """
     if (cells.are_strings and expected == "int64") or (
         cells.are_integers and expected == "string"
     ):
         found = "string" if cells.are_strings else "int64"
+        # Of booleans, say, which are strings to a vocabulary, the type alone is a riddle.
+        some = " and ".join(map(repr, islice(known(), 2)))
         raise ValueError(
-            f"Cells must be of type {expected!r}, by {source}; got {cells.example!r} "
+            f"Cells must be of type {expected!r}{f' ({some})' if some else ''}, by "
+            f"{source}; got {cells.example!r} "
             f"of type {found!r}. Convert the column, or change the feature column."
         )
 

@@ -11,10 +11,11 @@ from sklearn.exceptions import NotFittedError
 _MOST_LEVELS = 5
 # What center_ and scale_ are.
 _SCALES = {
-    "standard": "mean {:.4g}, deviation {:.4g}",
-    "minmax": "least {:.4g}, range {:.4g}",
-    "robust": "median {:.4g}, spread {:.4g}",
+    "standard": "mean {}, deviation {}",
+    "minmax": "least {}, range {}",
+    "robust": "median {}, spread {}",
 }
+_SECONDS_OF_A_DAY = 86400
 
 
 class Description(NamedTuple):
@@ -73,6 +74,23 @@ def _size(column: Any) -> str:
     return f"{size:,} {what}{'s' * (size != 1)}"
 
 
+def _value(number: float, column: Any) -> str:
+    """Return a number as people say it: of seconds since 1970 it is the day."""
+    if not _holds_seconds(column):
+        return f"{number:.4g}"
+    return str(np.datetime64(int(number), "s").astype("datetime64[D]"))
+
+
+def _range(number: float, column: Any) -> str:
+    if not _holds_seconds(column):
+        return f"{number:.4g}"
+    return f"{number / _SECONDS_OF_A_DAY:.4g} days"
+
+
+def _holds_seconds(column: Any) -> bool:
+    return getattr(_inner(column) or column, "parse", None) == "seconds"
+
+
 def _learned(column: Any) -> Iterator[str]:
     state = vars(column)
     if "vocabulary_" in state:
@@ -83,10 +101,11 @@ def _learned(column: Any) -> Iterator[str]:
         if len(column.center_) > 1:
             yield f"scales of {len(column.center_):,} numbers"
         else:
-            form = _SCALES[column.normalizer]
-            yield form.format(column.center_[0], column.scale_[0])
+            center = _value(column.center_[0], column)
+            scale = _range(column.scale_[0], column)
+            yield _SCALES[column.normalizer].format(center, scale)
     if len(state.get("fill_", ())) == 1:
-        yield f"gaps become {column.fill_[0]:.4g}"
+        yield f"gaps become {_value(column.fill_[0], column)}"
     if len(state.get("indicated_", ())):
         yield "gaps marked"
     if "quantile_maps_" in state:
@@ -94,7 +113,8 @@ def _learned(column: Any) -> Iterator[str]:
     for name, what in (("edges_", "edges"), ("boundaries_", "boundaries")):
         cuts = np.concatenate([np.empty(0), *map(np.ravel, state.get(name, ()))])
         if len(cuts):
-            yield f"{len(cuts)} {what} from {cuts.min():.4g} to {cuts.max():.4g}"
+            least, most = (_value(cut, column) for cut in (cuts.min(), cuts.max()))
+            yield f"{len(cuts)} {what} from {least} to {most}"
     if "statistics_" in state:
         yield f"means of the target for {len(column.statistics_) - 1:,} levels"
     if "weights_" in state and not isinstance(column.weights_, dict):

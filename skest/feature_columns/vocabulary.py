@@ -104,7 +104,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
             )
 
     def _check_cells(self, cells: Factorized) -> None:
-        check_kind(cells, self.kind, f"the vocabulary of column {self.key!r}")
+        source = f"the vocabulary of column {self.key!r}"
+        check_kind(cells, self.kind, source, lambda: self.vocabulary)
 
     @property
     def kind(self) -> str | None:
