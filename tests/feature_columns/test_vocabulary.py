@@ -100,8 +100,8 @@ def test_the_weight_of_a_row_counts_for_each_of_its_values():
 
 def test_cells_refused():
     for column, values, message in [
-        (("c", ["a"]), [1], "type 'string', .*'c'; got 1 of type 'int64'"),
-        (("c", [1]), ["a"], "type 'int64', .*'c'; got 'a' of type 'string'"),
+        (("c", ["a"]), [1], r"type 'string' \('a'\), .*'c'; got 1 of type 'int64'"),
+        (("c", [1]), ["a"], r"type 'int64' \(1\), .*'c'; got 'a' of type 'string'"),
         (("c",), [None, ""], "'c' has no value that occurs often enough"),
     ]:
         with pytest.raises(ValueError, match=message):
