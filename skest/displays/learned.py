@@ -280,6 +280,10 @@ class WeightsDisplay(Display):
         return self
 
 
+# What a person calls the vectors of unknown and rare values, and of gaps.
+_SHARED = {"oov0": "(other)", "missing": "(missing)"}
+
+
 @dataclass(eq=False, repr=False)
 class EmbeddingDisplay(Display):
     """The levels of an embedding column, near to each other if their vectors are.
@@ -385,6 +389,9 @@ class EmbeddingDisplay(Display):
         inner = embedding.categorical
         names = inner.get_feature_names_out()
         levels = [str(name).removeprefix(f"{inner.name}_") for name in names]
+        # Rows that no value of the vocabulary has to itself come last.
+        n_values = len(getattr(inner, "vocabulary", levels))
+        levels[n_values:] = [_SHARED.get(level, level) for level in levels[n_values:]]
         return cls(embedding.name, levels, points, explained, n_labels).plot(ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:

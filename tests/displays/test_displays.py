@@ -282,6 +282,16 @@ def test_embeddings(table):
         EmbeddingDisplay.from_estimator(search, "rooms")
 
 
+def test_shared_vectors_are_called_what_they_are_for():
+    levels = [f"level {i}" for i in range(40)]
+    X = pd.DataFrame({"code": [*levels * 30, *[None] * 30]})
+    model = skest.DNNClassifier(max_iter=1, random_state=0).fit(
+        X, np.arange(len(X)) % 2
+    )
+    shown = EmbeddingDisplay.from_estimator(model, "code").levels
+    assert shown == [*sorted(levels), "(other)", "(missing)"]
+
+
 def test_without_matplotlib(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     with pytest.raises(ImportError, match=r"pip install matplotlib"):
