@@ -46,7 +46,7 @@ ERRORS = {
     "identity/err_string_input": (ValueError, "'c' must hold integers .* string '1'"),
     "vocab_list/err_duplicates": (ValueError, "no duplicates; got 'a'"),
     "vocab_list/err_oov_and_default": (ValueError, "both 'num_oov_buckets' and"),
-    "vocab_list/err_int_input_string_vocab": (ValueError, "'string', .*'int64'"),
+    "vocab_list/err_int_input_string_vocab": (ValueError, "'string' .*'int64'"),
     "vocab_list/err_dtype_mismatch": (ValueError, "'dtype' of vocabulary column 'c'"),
     "vocab_file/err_size_too_large": (ValueError, "has 3 lines, but 5 are expected"),
     "crossed/err_hash_bucket_column_key": (ValueError, "the hash bucket column 'b'"),
