@@ -166,8 +166,9 @@ class Dropout(nn.Module):
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         n_kept = min(max(1, round(_N_VALUES * (1 - self.p))), _N_VALUES - 1)
         # Bits below the bound become -1, others 0; comparisons take several times as long.
+        # As integers: bfloat16 rounds the bound and the number below it to the same.
         bound = n_kept - _N_VALUES // 2
-        kept = bits.clamp_(bound - 1, bound).to(x.dtype).sub_(bound)
+        kept = bits.clamp_(bound - 1, bound).sub_(bound).to(x.dtype)
         return x * kept.mul_(-1 / (1 - self.p))
 
     def extra_repr(self) -> str:

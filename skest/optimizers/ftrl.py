@@ -289,7 +289,8 @@ class Ftrl(Elementwise):
         torch._foreach_add_(denominators, group["beta"] + 2 * group["l2"] * lr)
         torch._foreach_div_(denominators, lr)
         # An element without any gradient so far may have 0 / 0, which shall be 0.
-        torch._foreach_clamp_min_(denominators, torch.finfo(denominators[0].dtype).tiny)
+        tiny = [torch.finfo(tensor.dtype).tiny for tensor in denominators]
+        torch._foreach_clamp_min_(denominators, tiny)
         torch._foreach_copy_(params, linears)
         torch._foreach_clamp_min_(params, -l1)
         torch._foreach_clamp_max_(params, l1)

@@ -173,6 +173,13 @@ def test_rows_that_are_all_predicted_right_do_not_calibrate():
     assert temperature_of(logits, np.repeat([1, 0], 100)) == 1
 
 
+def test_much_too_little_confidence_is_mended_if_some_rows_are_wrong():
+    logits = np.repeat([[0.1], [-0.1]], 100, axis=0)
+    labels = np.tile([1] * 9 + [0], 20) ^ np.repeat([0, 1], 100)
+    # The end of the range.
+    assert temperature_of(logits, labels) == pytest.approx(np.exp(-2), rel=1e-3)
+
+
 def test_a_temperature_is_learned_on_top_of_that_of_a_source():
     rng = np.random.default_rng(0)
 

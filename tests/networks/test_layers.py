@@ -112,7 +112,7 @@ def drop(x, p=0.5, seed=0):
 
 def test_a_share_is_dropped_and_the_mean_is_kept():
     for p in [0.1, 0.5, 0.8]:
-        for dtype in [torch.float32, torch.float64]:
+        for dtype in [torch.bfloat16, torch.float16, torch.float32, torch.float64]:
             n = 40_000
             dropped = drop(torch.ones(n, dtype=dtype), p)
             zeros = (dropped == 0).double().mean().item()

@@ -70,6 +70,38 @@ def test_no_gradient_so_far_gives_zero_not_nan():
     assert torch.isfinite(param).all()
 
 
+def test_no_gradient_so_far_gives_zero_beside_parameters_of_another_type():
+    params = [torch.ones(2, dtype=dtype) for dtype in (torch.float64, torch.float32)]
+    optimizer = Ftrl(params, initial_accumulator_value=0.0)
+    for param in params:
+        param.grad = torch.zeros_like(param)
+    optimizer.step()
+    assert not any(param.any() for param in params)
+
+
+# Contiguous or not, a single number, empty, and one that is large.
+@pytest.mark.parametrize("rule", [Ftrl, ProximalAdagrad])
+def test_small_parameters_are_updated_together_as_each_alone(rule):
+    torch.manual_seed(0)
+    values = [
+        torch.randn(4, 3).T,
+        torch.randn(()),
+        torch.zeros(0, 2),
+        torch.randn(2000),
+    ]
+    together, alone = ([value.clone() for value in values] for _ in range(2))
+    rules = [rule(together, lr=0.1), *(rule([param], lr=0.1) for param in alone)]
+    for _ in range(3):
+        for one, other in zip(together, alone, strict=True):
+            one.grad = torch.randn_like(one)
+            other.grad = one.grad.clone()
+        for optimizer in rules:
+            optimizer.step()
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other)
+    assert [param.stride() for param in together] == [v.stride() for v in values]
+
+
 def test_argument_out_of_range():
     for option, value, match in [
         ("lr", -0.1, "'lr' of Ftrl must be .* at least 0; got -0.1"),

@@ -327,8 +327,9 @@ def temperature_of(
         scaled = log_softmax(logits / np.exp(log_temperature), axis=1)
         return -float(weight @ scaled[rows, labels])
 
-    found = minimize_scalar(loss, bounds=_RANGE, method="bounded")
-    if np.isclose(found.x, _RANGE[0], atol=1e-3):  # the loss falls on and on
+    is_wrong = logits[rows, labels] < logits.max(axis=1)
+    if not weight[is_wrong].any():  # the loss falls on and on
         return 1.0
+    found = minimize_scalar(loss, bounds=_RANGE, method="bounded")
     gained = 2 * (loss(0.0) - float(found.fun))
     return float(np.exp(found.x)) if gained > _LEAST_GAIN else 1.0

@@ -561,11 +561,14 @@ def _write_dense(call: Call, written: list[Call]) -> bool:
         sources.append(made.args[0])
     if made is None or made.function is not _MAKE_SPARSE or made.args[0] != 1:
         return False
+    indices, values = made.args[3:5]
+    # Sums of bfloat16 are rounded at every row by the one and at last by the other.
+    if not _is_plain(values):
+        return False
     memory = {storage_of(source.tensor._values()) for source in sources}
     changed = [value for other in written for value in other.written]
     if any(v in sources or storage_of(v.tensor) in memory for v in changed):
         return False  # a gradient that was scaled, say
-    indices, values = made.args[3:5]
     ids = Value(indices.tensor.detach().squeeze(0), "result")
     zeros = Value(torch.zeros_like(call.returned.tensor), "result")
     size = [*zeros.tensor.shape]

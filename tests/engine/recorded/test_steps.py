@@ -127,6 +127,21 @@ def test_row_tables(name, clip_norm):
     assert run_both(make, list(id_batches(7))) == (5, [])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_row_tables_of_other_types(dtype):
+    # Of few rows: their gradients are made dense.
+    def make():
+        network = Tables().to(dtype)
+        return make_spec(network, optimizer=named("adagrad")(network))
+
+    data = [
+        ({name: ids.repeat_interleave(8, 0) for name, ids in x.items()}, y)
+        for x, y in id_batches(7)
+    ]
+    data = [(x, y.repeat_interleave(8, 0).to(dtype)) for x, y in data]
+    assert run_both(make, data) == (5, [])
+
+
 def test_a_table_that_is_looked_up_twice():
     class Twice(Tables):
         def forward(self, features):
