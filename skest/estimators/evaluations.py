@@ -99,11 +99,12 @@ class Evaluation:
         is_whole = all(path is None or path.exists() for path in exports.values())
         if not (is_same and is_whole and exports.keys() == self.exports.keys()):
             return False
-        self.step, self.exports = step, exports
-        self.metrics = {
+        metrics = {
             name: np.asarray(value) if isinstance(value, list) else value
             for name, value in record["metrics"].items()
         }
+        # Behind all that a spoiled record raises: half of it would pass for done.
+        self.step, self.exports, self.metrics = step, exports, metrics
         _logger.info(
             "Evaluation%s of step %d: results of an earlier call are returned.",
             f" {self.key!r}" if self.key else "",

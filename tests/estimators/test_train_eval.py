@@ -224,6 +224,17 @@ def test_a_record_that_somebody_has_edited_is_made_anew(tmp_path, evaluations, c
     assert said.startswith(f"{record} is not used (")
 
 
+def test_a_record_without_its_metrics_is_made_anew(tmp_path, caplog):
+    metrics, _ = run(tmp_path)
+    record = tmp_path / "train_and_evaluate.json"
+    content = json.loads(record.read_text())
+    for evaluation in content["evaluations"].values():
+        evaluation["metrics"] = None
+    record.write_text(json.dumps(content))
+    assert run(tmp_path)[0] == metrics
+    assert f"{record} is not used (" in caplog.text
+
+
 def test_exports_that_are_gone_are_made_again(tmp_path):
     metrics, _ = run(tmp_path)
     shutil.rmtree(tmp_path / "export")
