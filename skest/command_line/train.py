@@ -137,8 +137,9 @@ def _check_output(output: Path, overwrite: bool) -> None:
 def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Return a model and what is to be said of it."""
     table = read_table(options.data, options.separator)
-    columns = "1 column" if table.shape[1] == 1 else f"{table.shape[1]} columns"
-    print(f"Read {options.data}: {len(table):,} rows, {columns}")
+    n_rows, n_columns = table.shape
+    s = "s" * (n_columns != 1)
+    print(f"Read {options.data}: {n_rows:,} rows, {n_columns} column{s}")
     target = column_of(table, options.target, "--target")
     if target.isna().any():
         print(f"Left out {int(target.isna().sum()):,} rows without {options.target!r}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._nn import flatten_dense_tensors, unflatten_dense_tensors
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
@@ -22,9 +23,9 @@ def loss_of(closure: Callable[[], float] | None) -> float | None:
         return closure()
 
 
-# A wide model has a variable of one number for each of its columns: an operation on each
-# of them takes many times as long as one on all, and as copying them.
-_MOST_JOINED = 1_024
+# A wide model has a variable of one number for each of its columns: if they are some, an
+# operation on each of them takes longer than one on all, and copying them.
+_FEWEST_JOINED, _MOST_JOINED = 8, 1_024
 
 _Slots = dict[str, list[Tensor]]
 
@@ -88,7 +89,8 @@ class Elementwise(Optimizer):
                     f"skest.optimizers.RowSparse({name}(...))."
                 )
             small = [p for p in params if p.numel() <= _MOST_JOINED]
-            if len(small) > 1 and len({(p.dtype, p.device) for p in small}) == 1:
+            is_worth_it = len(small) >= _FEWEST_JOINED
+            if is_worth_it and len({(p.dtype, p.device) for p in small}) == 1:
                 self._apply_joined(small, group)
                 params = [p for p in params if p.numel() > _MOST_JOINED]
             if params:
@@ -104,22 +106,16 @@ class Elementwise(Optimizer):
         """Update parameters as one, which is a copy of them."""
         slots = self._slots_of(params)
         changed = [params, *slots.values()]
-        wholes = [[_joined(tensors)] for tensors in changed]
+        wholes = [[flatten_dense_tensors(tensors)] for tensors in changed]
         grads: Any = [p.grad for p in params]
         self._apply(
             wholes[0],
-            [_joined(grads)],
+            [flatten_dense_tensors(grads)],
             dict(zip(slots, wholes[1:], strict=True)),
             group,
         )
-        sizes = [p.numel() for p in params]
         for tensors, (whole,) in zip(changed, wholes, strict=True):
-            parts = zip(whole.split(sizes), tensors, strict=True)
-            torch._foreach_copy_(tensors, [part.view_as(own) for part, own in parts])
-
-
-def _joined(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])
+            torch._foreach_copy_(tensors, unflatten_dense_tensors(whole, tensors))
 
 
 class Ftrl(Elementwise):

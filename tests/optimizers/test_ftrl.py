@@ -88,6 +88,7 @@ def test_small_parameters_are_updated_together_as_each_alone(rule):
         torch.randn(()),
         torch.zeros(0, 2),
         torch.randn(2000),
+        *torch.randn(8, 2),  # they must be some
     ]
     together, alone = ([value.clone() for value in values] for _ in range(2))
     rules = [rule(together, lr=0.1), *(rule([param], lr=0.1) for param in alone)]
