@@ -29,7 +29,8 @@ from skest.adapters.fit import (
     drop_embeddings,
     keep_embeddings,
 )
-from skest.adapters.held_out import Course, LiveScore, fit_by_folds, refit_on_all
+from skest.adapters.folds import evaluation, fit_by_folds, predictions
+from skest.adapters.held_out import Course, LiveScore, refit_on_all
 from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
 from skest.adapters.summary import chosen_table, summary_html, summary_text
@@ -60,6 +61,7 @@ class SkestEstimator(
     _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS
 
     estimator_: Estimator
+    fold_estimators_: Sequence[Any] = ()
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _scale: TargetScale | None
@@ -374,6 +376,7 @@ class SkestEstimator(
         self.n_steps_ = 0 if checkpoint is None else checkpoint.global_step
         self.model_dir_ = estimator.model_dir
         self.estimator_ = estimator
+        self.fold_estimators_ = ()
         # Of use before the first step only: nothing else shall keep the source.
         self._params_in_fit = {**self.get_params(deep=False), "warm_start_from": None}
         keep_embeddings(self)
@@ -416,10 +419,7 @@ class SkestEstimator(
     def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, NDArray[Any]]:
         """Return some of the head's predictions for all rows."""
         check_is_fitted(self)
-        features = self._check_features(X, reset=False)
-        return self.estimator_.predict_table(
-            features, keys, batch_size=self._predict_batch_size
-        )
+        return predictions(self, self._check_features(X, reset=False), keys)
 
     def predict(self, X: Any) -> Any:
         """Return the prediction for each row, in the form that `y` had in `fit`.
@@ -456,16 +456,7 @@ class SkestEstimator(
             For example "accuracy", "auc" and "average_loss" of a binary classifier.
         """
         check_is_fitted(self)
-        rows = self._check_evaluation_rows(X, y, sample_weight)
-        core = self.estimator_
-        weighted = rows.weight is not None
-        # Another core, for the head has a weight column only if there are weights.
-        evaluator = core_as_fitted(self, core.config, core.checkpoint, weighted)
-        features = rows.with_normalised_weight()
-        dataset = ArrayDataset(
-            features, rows.labels, batch_size=self._predict_batch_size
-        )
-        return evaluator.evaluate(lambda: dataset)
+        return evaluation(self, self._check_evaluation_rows(X, y, sample_weight))
 
     def summary(self) -> str:
         """Return what a person may want to know of the fitted estimator, as text.

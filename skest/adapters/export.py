@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.fit import core_on_cpu, drop_embeddings
+from skest.adapters.folds import predictions
 from skest.adapters.targets.several import SeveralTargets
 from skest.adapters.user_model import BARE_KEY, UserModel
 from skest.checkpoints.checkpoint import load_variables
 from skest.core.console import said_if_long
-from skest.estimators.estimator import Estimator
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import Graph
 from skest.export.onnx.heads import LABELS
 from skest.export.onnx.inputs import Inputs, InputSpec
-from skest.export.onnx.model import Model, OnnxGraph, build_onnx, mean_onnx, spec_onnx
+from skest.export.onnx.model import Model, OnnxGraph, mean_onnx, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.warmup import by_output, cells_of, made_up_rows
 from skest.export.writer import Exported, check_format, write_export
@@ -50,13 +50,12 @@ def export_fitted(
     with said_if_long(text, estimator.verbose):
         _logger.info("Making the graph of %s.", type(estimator).__name__)
         model = fitted_onnx(estimator, example)
-        # What is exported runs on a CPU; cuDNN computes with fewer digits.
-        core: Any = core_on_cpu(estimator)
+        checkpoint: Any = estimator.estimator_.checkpoint
         exported = Exported(
             model=model,
             estimator=type(estimator).__name__,
-            global_step=core.checkpoint.global_step,
-            predict=partial(_expected, estimator, core, model.inputs),
+            global_step=checkpoint.global_step,
+            predict=partial(_expected, estimator, model.inputs),
             example=example,
             known=_numbers_like_trained(model, [estimator]),
             assets=assets,
@@ -66,7 +65,6 @@ def export_fitted(
 
 def _expected(
     estimator: Any,
-    core: Estimator,
     inputs: Sequence[InputSpec],
     rows: Mapping[str, list[Any]],
 ) -> dict[str, np.ndarray]:
@@ -74,14 +72,14 @@ def _expected(
     features = {spec.key: cells_of(spec, rows[spec.name]) for spec in inputs}
     if BARE_KEY in estimator._input_forms:
         features = {BARE_KEY: features[BARE]}
-    size = estimator._predict_batch_size
-    predictions = by_output(core.predict_table(features, batch_size=size))
+    # What is exported runs on a CPU; cuDNN computes with fewer digits.
+    found = by_output(predictions(estimator, features, core_of=core_on_cpu))
     # Names of classes belong to the target, not to the head.
-    named = {key: v for key, v in predictions.items() if v.dtype.kind not in "OU"}
-    if "class_ids" in predictions:
-        labels = np.asarray(estimator._target.answer(predictions))
+    named = {key: v for key, v in found.items() if v.dtype.kind not in "OU"}
+    if "class_ids" in found:
+        labels = np.asarray(estimator._target.answer(found))
         named[LABELS] = labels.reshape(len(labels), -1)
-        if "all_classes" in predictions:
+        if "all_classes" in found:
             classes = np.array([str(c) for c in classes_of(estimator._target).tolist()])
             named["all_classes"] = np.tile(classes, (len(labels), 1))
     return named
@@ -108,20 +106,24 @@ def fitted_onnx(estimator: Any, example: Any = None) -> OnnxGraph:
     target = estimator._target
     # Weights of rows take part in a loss only, which no export has.
     head = target.head(None)
-    model = _model_of(estimator, head)
-    if isinstance(model, UserModel):
-        return user_onnx(estimator, model, classes_of(target), example)
-    return build_onnx(
-        **model._asdict(),
-        head=head,
+    models: list[Any] = _models_of(estimator, head)
+    if isinstance(models[0], UserModel):
+        return user_onnx(estimator, models[0], classes_of(target), example)
+    return mean_onnx(
+        *([models], [1], head),
         classes=classes_of(target),
         forms=_forms_of(estimator),
         name=type(estimator).__name__,
     )
 
 
+def _models_of(estimator: Any, head: Any) -> list[Model | UserModel]:
+    """Return what the graph of a fitted estimator is made of: models with one mean."""
+    return [_model_of(e, head) for e in (estimator, *estimator.fold_estimators_)]
+
+
 def _model_of(estimator: Any, head: Any) -> Model | UserModel:
-    """Return what the graph of a fitted estimator is made of."""
+    """Return the model of one network."""
     fitted = estimator._as_fitted()
     drop_embeddings(fitted)
     model_fn = fitted._model_fn(head)
@@ -174,15 +176,15 @@ def mean_exported(
     head = target.head(None)
     models = []
     for estimator in estimators:
-        model = _model_of(estimator, head)
-        if isinstance(model, UserModel) or type(
+        own: list[Any] = _models_of(estimator, head)
+        if isinstance(own[0], UserModel) or type(
             estimator._target.head(None)
         ) is not type(head):
             raise ExportError(
                 "A mean can be exported of estimators of skest that have one head, and no "
                 f"model function of the user's; got {type(estimator).__name__}."
             )
-        models.append(model)
+        models.append(own)
     forms = {key: form for e in estimators for key, form in _forms_of(e).items()}
     graph = mean_onnx(
         models,
@@ -192,20 +194,22 @@ def mean_exported(
         forms=forms,
         name=name,
     )
-    # What the graph is compared with must be computed in another way than the graph.
-    cores: list[Any] = [core_on_cpu(estimator) for estimator in estimators]
     # The mean of probabilities, as VotingClassifier with voting="soft".
     key = "predictions" if classes_of(target) is None else "probabilities"
 
     def predict(rows: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
         features = {spec.key: cells_of(spec, rows[spec.name]) for spec in graph.inputs}
-        found = [core.predict_table(features, [key])[key] for core in cores]
+        # What the graph is compared with must be computed in another way than the graph.
+        found = [
+            predictions(estimator, features, [key], core_on_cpu)[key]
+            for estimator in estimators
+        ]
         return {key: np.average(found, axis=0, weights=times)}
 
     return Exported(
         model=graph,
         estimator=name,
-        global_step=max(core.checkpoint.global_step for core in cores),
+        global_step=max(e.estimator_.checkpoint.global_step for e in estimators),
         predict=predict,
         example=example,
         known=_numbers_like_trained(graph, estimators),

@@ -6,13 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from skest.adapters.features import Rows
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Scored, Target
 from skest.core.console import INTERRUPTED, voice
-from skest.core.random import seed_sequence
 from skest.engine.evaluation import predict_batch
 from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset
@@ -75,126 +73,6 @@ def refit_on_all(
     model._fit_rows(rows, None, whole, again=True, calibration=calibration)
     model.validation_scores_, model.best_validation_score_ = scores, best
     model._is_refit = True
-
-
-def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
-    """Train on all rows, as far as it does best for rows that are left out."""
-    model._start(rows)
-    strata = model._strata(rows.labels)
-    fold = fold_of_rows(
-        np.zeros(rows.n_rows, np.intp) if strata is None else strata,
-        n_folds,
-        int(seed_sequence(course.seed).generate_state(1)[0]),
-    )
-    say = voice(model.verbose)
-    curves: list[list[float]] = []
-    histories: list[list[Any]] = []
-    until = course.budget  # no mean is taken behind the shortest curve
-    for k in range(n_folds):
-        if say:
-            say(f"Fold {k + 1} of {n_folds} is held out")
-        # A copy for each fold: what it learns is thrown away but for its scores.
-        trial = model._copy()
-        if model.config is not None:
-            # The training on all rows alone leaves checkpoints and summaries.
-            trial.config = model.config.replace(model_dir=None)
-        train, held_out = (rows.take(np.flatnonzero(p)) for p in (fold != k, fold == k))
-        histories.append([])
-        of_fold = course._replace(
-            given=None,
-            until=until,
-            to_follow=(n_folds - k) * until,
-            history=histories[-1],
-        )
-        trial._fit_rows(train, held_out, of_fold, again=True)
-        scores = trial.validation_scores_
-        # What the fold has learned is better than nothing: it becomes the model.
-        if trial.estimator_.stop_reason == INTERRUPTED or not scores:
-            trial.config = model.config
-            model._become(trial)
-            return
-        until = min(until, len(scores))
-        curves.append(scores)
-    by_fold = np.array([curve[:until] for curve in curves])
-    epoch = best_epoch(by_fold, trial._ends(course.budget))
-    if say:
-        s = "s" * (epoch != 1)
-        say(f"Training on all {rows.n_rows:,} rows, for {epoch} epoch{s}")
-    calibration = _calibration_by_folds(
-        model, rows, fold, [history[epoch - 1] for history in histories]
-    )
-    whole = course._replace(until=epoch)
-    model._fit_rows(rows, None, whole, again=True, calibration=calibration)
-    model.validation_scores_ = by_fold.mean(axis=0).tolist()
-    model.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
-    model._is_refit = True
-
-
-def _calibration_by_folds(
-    model: Any, rows: Rows, fold: NDArray[np.integer], predictions: Sequence[Any]
-) -> TargetScale | None:
-    """Return the calibration that the predictions for all rows held out ask for."""
-    # Fold by fold, as the predictions come.
-    rows = rows.take(np.argsort(fold, kind="stable"))
-    joined = {k: np.concatenate([p[k] for p in predictions]) for k in predictions[0]}
-    return model._target.calibration(Scored(joined, rows.labels, rows.weight))
-
-
-def fold_of_rows(
-    strata: NDArray[np.integer], n_folds: int, seed: int
-) -> NDArray[np.integer]:
-    """Return in which fold each row is held out, drawn with the strata dealt out evenly.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skest.adapters.held_out import fold_of_rows
-    >>> strata = np.repeat([0, 1], [4, 2])
-    >>> fold = fold_of_rows(strata, 2, seed=0)
-    >>> [np.bincount(strata[fold == k]).tolist() for k in (0, 1)]
-    [[2, 1], [2, 1]]
-    """
-    order = np.random.default_rng(seed).permutation(len(strata))
-    # A stable sort keeps the order drawn within a stratum; dealt out like cards, no two
-    # folds differ by more than one of its rows.
-    order = order[np.argsort(strata[order], kind="stable")]
-    fold = np.empty(len(strata), dtype=np.intp)
-    fold[order] = np.arange(len(strata)) % n_folds
-    return fold
-
-
-def best_epoch(scores: NDArray[np.floating], ends: Sequence[int]) -> int:
-    """Return how many epochs to train, by the scores of folds after each epoch.
-
-    The fewest after which a cycle of the schedule ends and the mean score is within one
-    standard error of the best; or else those to the end of the cycle with the best.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n_folds, n_epochs)
-        Higher is better.
-    ends : sequence of int
-        Epochs with which the cycles end.
-
-    Notes
-    -----
-    The rule of one standard error is from Breiman et al., "Classification and Regression
-    Trees" (1984, section 3.4.3): of models that few rows cannot tell apart, the simplest.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skest.adapters.held_out import best_epoch
-    >>> scores = np.array([[0.1, 0.60, 0.62, 0.65], [0.1, 0.71, 0.75, 0.75]])
-    >>> best_epoch(scores, ends=[1, 2, 4]), best_epoch(scores, ends=[1])
-    (2, 4)
-    """
-    mean = scores.mean(axis=0)
-    best = int(mean.argmax())
-    # The standard error of the mean over the folds.
-    error = scores[:, best].std(ddof=1) / len(scores) ** 0.5
-    good = [e for e in ends if e <= best and mean[e - 1] >= mean[best] - error]
-    return min(good, default=end_of_cycle(best + 1, ends, len(mean)))
 
 
 def end_of_cycle(epoch: int, ends: Sequence[int], n_epochs: int) -> int:

@@ -64,6 +64,10 @@ best_validation_score_ : float or None
     the best of all `validation_scores_`.
 estimator_ : skest.Estimator
     The core Estimator with the trained checkpoint.
+fold_estimators_ : sequence of estimators
+    Those of the folds of 100 to 999 rows that the recipe held out in turn. They predict
+    together with the network of `estimator_`, by the mean; what goes on from a fit, as
+    `partial_fit`, goes on with that one alone. Else empty.
 model_dir_ : Path or None
     Directory of its checkpoints.
 warm_start_report_ : WarmStartReport or None

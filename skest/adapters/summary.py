@@ -51,6 +51,9 @@ def _training(model: Any) -> str:
     if model.best_validation_score_ is not None:
         loss = model._target.validation_loss(model.best_validation_score_)
         said += f"; the best validation loss was {loss:.4g}"
+    if model.fold_estimators_:
+        n = len(model.fold_estimators_)
+        said += f"; predicts the mean of this network and those of {n} folds"
     return said
 
 

@@ -95,7 +95,7 @@ def test_better_than_its_candidates_for_rows_held_out(kind, table):
         loss = log_loss(y, held_out(search, X, y, "predict_proba"))
     else:
         loss = mean_squared_error(y, held_out(search, X, y, "predict"))
-    assert loss <= -search.best_score_ + 1e-9
+    assert loss <= -search.best_score_ + 1e-6  # probabilities are float32
     assert ensemble.single_.get_params()["hidden_units"] in grid["hidden_units"]
     again = pickle.loads(pickle.dumps(search))
     np.testing.assert_array_equal(again.predict(X), ensemble.predict(X))

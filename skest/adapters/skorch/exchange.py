@@ -35,7 +35,8 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
     Parameters
     ----------
     estimator : estimator of skest
-        A fitted classifier with one label per row, or a fitted regressor.
+        A fitted classifier with one label per row, or a fitted regressor. Of several
+        networks (`fold_estimators_`), the net has the one of all rows.
     **net_params
         Parameters of the net, such as ``optimizer``, ``lr``, ``max_epochs`` and
         ``callbacks``; the others have skorch's defaults.
@@ -64,8 +65,8 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
     >>> from skest import DNNClassifier
     >>> from skest.adapters.skorch import skorch_features, to_skorch
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = DNNClassifier((8,), max_iter=5, random_state=0).fit(X, y)
-    >>> net = to_skorch(model, lr=0.1, verbose=0)
+    >>> model = DNNClassifier((8,), max_iter=5, early_stopping=True, random_state=0)
+    >>> net = to_skorch(model.fit(X, y), lr=0.1, verbose=0)
     >>> bool((net.predict(skorch_features(model, X)) == model.predict(X)).all())
     True
     """

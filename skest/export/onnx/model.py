@@ -3,6 +3,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -139,7 +140,7 @@ def build_onnx(
     (['city'], ['serving_default', 'classification', 'regression', 'predict'])
     """
     model = Model(columns, network, logits_scale, logits_range)
-    return mean_onnx([model], [1], head, classes=classes, forms=forms, name=name)
+    return mean_onnx([[model]], [1], head, classes=classes, forms=forms, name=name)
 
 
 class Model(NamedTuple):
@@ -152,7 +153,7 @@ class Model(NamedTuple):
 
 
 def mean_onnx(
-    models: Sequence[Model],
+    groups: Sequence[Sequence[Model]],
     times: Sequence[int],
     head: Head,
     *,
@@ -164,10 +165,10 @@ def mean_onnx(
 
     Parameters
     ----------
-    models : sequence of Model
-        They take one table.
+    groups : sequence of sequences of Model
+        They take one table. Those of a group predict their mean.
     times : sequence of int
-        How often each counts.
+        How often the mean of each group counts.
     head, classes, forms, name
         See `build_onnx`.
 
@@ -181,6 +182,7 @@ def mean_onnx(
         See `build_onnx`.
     """
     graph = Graph(name)
+    models = [model for group in groups for model in group]
     dtype = _dtype_of(models[0].network)
     parts = {
         (i, part): columns
@@ -194,13 +196,20 @@ def mean_onnx(
         own: Any = {key[1]: encoded[key] for key in parts if key[0] == i} or encoded
         scope = Scope(graph, f"{i}." if len(models) > 1 else "")
         found = _scaled_logits(model, scope, own.get(None, own), dtype)
-        logits += [found] * times[i]
-    mean = logits[0]
-    if len(models) > 1:
-        # As the members of one network, of which the first axis is.
-        each = [member.unsqueeze(0) for member in logits]
-        mean = members_mean(head, concat(each, axis=0))
+        logits.append(found)
+    left = iter(logits)
+    means = [_mean(head, list(islice(left, len(group)))) for group in groups]
+    repeated = [m for m, n in zip(means, times, strict=True) for _ in range(n)]
+    mean = _mean(head, repeated)
     return _finished(graph, head, _of_head(graph, head, mean, classes), inputs)
+
+
+def _mean(head: Head, logits: Sequence[Any]) -> Any:
+    """Return the logits that stand for the mean of several predictions."""
+    if len(logits) == 1:
+        return logits[0]
+    # As the members of one network, of which the first axis is.
+    return members_mean(head, concat([own.unsqueeze(0) for own in logits], axis=0))
 
 
 def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) -> Any:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Few rows: the networks of the folds predict together with the one of all rows."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import log_loss, mean_poisson_deviance
+
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    MultiHeadEstimator,
+)
+from skest.export import load
+
+FEW = {"max_iter": 3, "n_members": 2, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {"age": rng.uniform(0, 80, 150), "town": rng.choice(list("abcdef"), 150)}
+    )
+    X.loc[::9, "age"] = np.nan
+    return X, np.where(rng.logistic(size=150) < (X["town"] < "c") * 4 - 2, "yes", "no")
+
+
+@pytest.fixture(scope="module", params=[DNNClassifier, DNNLinearCombinedClassifier])
+def classifier(request, table):
+    hidden = "hidden_units" if request.param is DNNClassifier else "dnn_hidden_units"
+    return request.param(**{hidden: (8,)}, **FEW).fit(*table)
+
+
+def alone(model):
+    """The estimator with the network of all rows only."""
+    single = pickle.loads(pickle.dumps(model))
+    single.fold_estimators_ = ()
+    return single
+
+
+def members_of(model):
+    return [alone(model), *model.fold_estimators_]
+
+
+def test_probabilities_are_their_mean(classifier, table):
+    X, _ = table
+    assert len(classifier.fold_estimators_) == 5
+    each = np.array([m.predict_proba(X) for m in members_of(classifier)])
+    assert np.ptp(each, axis=0).max() > 1e-3  # they differ
+    found = classifier.predict_proba(X)
+    np.testing.assert_allclose(found, each.mean(axis=0), rtol=1e-5)
+    answers = classifier.classes_[found.argmax(axis=1)]
+    np.testing.assert_array_equal(classifier.predict(X), answers)
+    np.testing.assert_allclose(
+        classifier.predict_log_proba(X), np.log(found), rtol=1e-4, atol=1e-6
+    )
+    decisions = classifier.decision_function(X)
+    np.testing.assert_array_equal(decisions > 0, answers == "yes")
+
+
+def test_is_evaluated_as_it_predicts(classifier, table):
+    X, y = table
+    weight = np.linspace(0.2, 3, len(y))
+    for weights in (None, weight):
+        metrics = classifier.evaluate(X, y, weights)
+        proba = classifier.predict_proba(X)
+        expected = log_loss(y, proba.astype(float), sample_weight=weights)
+        assert metrics["average_loss"] == pytest.approx(expected, rel=1e-4)
+        score = classifier.score(X, y, weights)
+        assert metrics["accuracy"] == pytest.approx(score, rel=1e-5)
+
+
+def test_is_exported_as_one_graph(classifier, table, tmp_path):
+    X, _ = table
+    served = load(classifier.export(tmp_path)).run(X, "predict")
+    np.testing.assert_allclose(
+        served["probabilities"], classifier.predict_proba(X), rtol=1e-4
+    )
+
+
+def test_is_saved_whole(classifier, table):
+    X, _ = table
+    again = pickle.loads(pickle.dumps(classifier))
+    np.testing.assert_array_equal(again.predict_proba(X), classifier.predict_proba(X))
+    assert "those of 5 folds" in again.summary()
+
+
+@pytest.mark.parametrize("how", ["partial_fit", "warm_start"])
+def test_training_goes_on_with_the_network_of_all_rows(classifier, table, how):
+    model, single = pickle.loads(pickle.dumps(classifier)), alone(classifier)
+    for each in (model, single):
+        if how == "partial_fit":
+            each.partial_fit(*table)
+        else:
+            each.set_params(warm_start=True).fit(*table)
+    assert not model.fold_estimators_
+    np.testing.assert_array_equal(
+        model.predict_proba(table[0]), single.predict_proba(table[0])
+    )
+
+
+def test_is_not_done_where_one_part_is_held_out_or_none(table):
+    X, y = table
+    for early_stopping in (True, False):
+        model = DNNClassifier((4,), early_stopping=early_stopping, **FEW).fit(X, y)
+        assert not model.fold_estimators_
+    numbers = np.random.default_rng(0).normal(size=(1000, 1))
+    assert not DNNRegressor((4,), **FEW).fit(numbers, numbers[:, 0]).fold_estimators_
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "poisson"])
+def test_numbers_are_averaged(loss, table):
+    X, y = table
+    counts = np.random.default_rng(0).poisson(np.where(y == "yes", 5, 1)).astype(float)
+    model = DNNRegressor((8,), loss=loss, **FEW).fit(X, counts)
+    mean = np.mean([m.predict(X) for m in members_of(model)], axis=0)
+    np.testing.assert_allclose(model.predict(X), mean, rtol=1e-5)
+    if loss == "poisson":
+        # The head leaves out what does not depend on the prediction.
+        assert mean_poisson_deviance(counts, mean) < mean_poisson_deviance(
+            counts, np.full(len(counts), counts.mean())
+        )
+
+
+def test_each_of_several_heads_has_its_mean(table, tmp_path):
+    X, y = table
+    targets = pd.DataFrame({"kind": np.where(X["town"] == "f", "f", y), "row": X.index})
+    heads = {"kind": "classification", "row": "regression"}
+    model = MultiHeadEstimator(heads=heads, hidden_units=(8,), **FEW).fit(X, targets)
+    members = members_of(model)
+    assert len(members) == 6
+    kinds = np.mean([m.predict_proba(X)[0] for m in members], axis=0)
+    np.testing.assert_allclose(model.predict_proba(X)[0], kinds, rtol=1e-5)
+    rows = np.mean([m.predict(X)["row"] for m in members], axis=0)
+    np.testing.assert_allclose(model.predict(X)["row"], rows, rtol=1e-5)
+    metrics = model.evaluate(X, targets)
+    squares = np.mean((rows - targets["row"]) ** 2)
+    assert metrics["average_loss/row"] == pytest.approx(squares, rel=1e-4)
+    served = load(model.export(tmp_path)).run(X, "predict")
+    np.testing.assert_allclose(served["kind/probabilities"], kinds, rtol=1e-4)
