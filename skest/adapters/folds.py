@@ -3,7 +3,7 @@
 
 Every fold has columns and a network of its own, trained on the other folds and kept as it
 was when it did best on this one. The mean of such networks predicts better than a single
-one that has seen all rows; it is the bagging of AutoGluon (arXiv 2003.06505, section 2).
+one that has seen all rows; it is the "k-fold bagging" of AutoGluon (arXiv 2003.06505).
 """
 
 from collections.abc import Callable, Sequence
