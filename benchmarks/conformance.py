@@ -39,10 +39,9 @@ results = check_estimator(
 assert {{result["status"] for result in results}} == {{"passed"}}
 ```
 
-Which checks there are depends on what an estimator says that it can do. Seven are for
-`sample_weight`, and one more for it with sparse matrices; others are for several labels per
-row, for several outputs, for class weights and for `partial_fit`. So the number of checks
-counts, too. None of skest is expected to fail.
+Which checks there are depends on what an estimator says that it can do: take weights,
+several labels per row, `partial_fit`. So the number of checks counts, too. None of skest is
+expected to fail.
 
 {table}
 
