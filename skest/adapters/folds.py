@@ -148,7 +148,9 @@ def evaluation(model: Any, rows: Rows) -> dict[str, float]:
         logits = _mean_logits(model, rows.features, attrgetter("estimator_"))
         features = features | {_LOGITS_KEY: logits.numpy()}
         head = model._target.head(WEIGHT_KEY if weighted else None)
-        evaluator = Estimator(partial(_given_logits, head=head), config=core.config)
+        # Nothing is left to compute but the metrics, and nothing to write.
+        config = core.config.replace(model_dir=None, device="cpu")
+        evaluator = Estimator(partial(_given_logits, head=head), config=config)
         evaluator.checkpoint = replace(core.checkpoint, variables={}, optimizer={})
     else:
         # Another core, for the head has a weight column only if there are weights.

@@ -13,6 +13,7 @@ from skest import (
     DNNLinearCombinedClassifier,
     DNNRegressor,
     MultiHeadEstimator,
+    RunConfig,
 )
 from skest.export import load
 
@@ -110,6 +111,15 @@ def test_is_not_done_where_one_part_is_held_out_or_none(table):
         assert not model.fold_estimators_
     numbers = np.random.default_rng(0).normal(size=(1000, 1))
     assert not DNNRegressor((4,), **FEW).fit(numbers, numbers[:, 0]).fold_estimators_
+
+
+def test_only_the_training_on_all_rows_leaves_files(table, tmp_path):
+    X, y = table
+    model = DNNClassifier((4,), config=RunConfig(model_dir=tmp_path), **FEW).fit(X, y)
+    files = sorted(tmp_path.rglob("*"))
+    assert model.evaluate(X, y)["accuracy"] == pytest.approx(model.score(X, y))
+    assert sorted(tmp_path.rglob("*")) == files
+    assert list(tmp_path.iterdir()) == [model.model_dir_]
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "poisson"])
