@@ -188,7 +188,8 @@ class TrainingParameters:
         learned from the held-out rows if that clearly lowers their loss. If they would be
         fewer than 100 and there are no `hooks`, all rows are held out in turn, in five
         trainings, whose mean scores decide: of the ends of cycles within one standard
-        error of the best epoch, the first.
+        error of the best epoch, the first. The networks of the folds then predict
+        together with that of the new training, see `fold_estimators_`.
     validation_fraction : float
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, inf or "auto"
