@@ -36,7 +36,8 @@ PAGE = """\
 Estimators as they are constructed: no argument is given but the seed, which moves the split
 (a quarter held out), too. The numbers in skest's recipe were chosen with a look at eight of
 these tables ({seen}),
-the number of members, the cycle to end with and the folds of few rows with a look at all;
+the number of members, the cycle to end with and what folds of few rows do with a look at
+all;
 other tables may be less kind. skest gets the table as it was read. For scikit-learn's
 models numbers are imputed and scaled and strings are one-hot; "linear" is
 `LogisticRegression(max_iter=1000)` or `Ridge`, "MLP" has early stopping and, in regression,
@@ -81,7 +82,8 @@ splits, of one where no error is given, and are to be compared by the ratios abo
 ## What each ingredient is worth
 
 The loss relative to that of `DNN…` as constructed on the same seeds, with one ingredient
-undone each; more than 1 says that it helps. The mean is the geometric one.
+undone each; more than 1 says that it helps. The mean is the geometric one. Without training
+on all rows there are no networks of folds, either.
 
 {ablations}
 
@@ -95,9 +97,9 @@ out afterwards. {unseen}
 
 {n_elsewhere} more (`benchmarks/elsewhere_tables.py`; `--elsewhere`), chosen before
 anything was fitted to them by someone who had not seen the library; "forest" is
-`RandomForest…`. Since then, to what epoch the last training goes was chosen with some of
-them, too, and insteval, whose ids are strings of digits, showed that such strings must be
-read as categories. {elsewhere}
+`RandomForest…`. Since then some of them had a say in to what epoch the last training goes
+and in what folds do, and insteval, whose ids are strings of digits, showed that such
+strings must be read as categories. {elsewhere}
 
 ## Measured with
 

@@ -83,8 +83,8 @@ thread, stays below it.
 {table}
 """
 BESIDE = """\
-Beside one process that keeps a core busy (all have one thread unless it says otherwise;
-for this work skest chooses one, too, where it is offered more):
+Beside one process that keeps a core busy, with one thread unless it says otherwise (skest
+chooses one here, too):
 """
 
 
