@@ -20,7 +20,10 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.core.files import explained, write_file
 from skest.exceptions import CorruptCheckpointError
 
+# A file of safetensors begins with the length of its header; that is a multiple of it,
+# too.
 _LENGTH_BYTES = 8
+# So much of a table in parameter servers is in memory while it is saved (4 MB).
 _BLOCK_BYTES = 1 << 22
 
 
@@ -81,8 +84,6 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
                 content: Any = block.reshape(-1).view(torch.uint8).numpy()
                 file.write(content)
                 found = zlib.crc32(content, found)
-        file.flush()
-        os.fsync(file.fileno())
     return found
 
 
@@ -107,6 +108,7 @@ def _size_of(tensor: Rows, first_dim: int = 0) -> int:
 
 def _name_in_file(dtype: torch.dtype) -> str:
     """Return what the library calls a type."""
+    # It has no public table of them.
     content = save({"": torch.empty(0, dtype=dtype)})
     end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     name: str = json.loads(content[_LENGTH_BYTES:end])[""]["dtype"]

@@ -53,6 +53,7 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
         If the directory can't be written to.
     """
     path = model_dir / _OWNER
+    # Process numbers and host names come again, as in containers: the "id" does not.
     own = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -71,6 +72,7 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
                 "it."
             )
 
+    # Not one for each thread: a training may be ended by another thread than began it.
     lock = FileLock(model_dir / _LOCK, thread_local=False)
     try:
         with explained(
@@ -79,6 +81,8 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
         ):
             model_dir.mkdir(parents=True, exist_ok=True)
             _acquire(lock, model_dir)
+            # Who ends in order deletes it, also at an error: a file that is left tells
+            # of a kill.
             before = _owner(path)
             write_file(path, json.dumps(own).encode())
         if before:
