@@ -71,6 +71,8 @@ def class_names(vocabulary: Sequence[str] | None, n_classes: int) -> np.ndarray:
     -------
     ndarray of str, shape (n_classes,), dtype object
     """
+    # Decimal strings, as in tf.estimator: "classes" of a served model are always
+    # strings.
     names = map(str, range(n_classes)) if vocabulary is None else vocabulary
     return np.array(list(names), dtype=object)
 
@@ -395,6 +397,7 @@ def encode_weights(features: Any, column: str | WeightColumn, owner: str) -> Ten
             f"Weights of {owner}, column {needed[0]!r}, must be numbers; got "
             f"{first(values)} of dtype {values.dtype}."
         )
+    # Negative ones pass, as in tf.estimator.
     finite = np.isfinite(values)
     if not finite.all():
         row = int(np.argwhere(~finite)[0][0])
