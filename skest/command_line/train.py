@@ -285,6 +285,7 @@ def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
     from sklearn.model_selection import train_test_split
 
     rows = np.arange(len(y))
+    # As `train_test_split` rounds.
     n_held_out = int(np.ceil(share * len(y)))
     if not n_held_out:
         return rows, rows[:0]

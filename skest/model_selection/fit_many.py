@@ -102,6 +102,7 @@ def fit_many(
             f"'rows' must have an entry for each of the {len(clones)} estimators; "
             f"got {len(own_rows)}."
         )
+    # The clock that all processes share; each looks at it by itself.
     end = np.inf if time_limit is None else time.time() + time_limit
     calls = [
         delayed(in_time)(

@@ -154,6 +154,7 @@ class _Search:
     def _end_early(self) -> None:
         """Set what a search sets at its end."""
 
+    # A private method of BaseSearchCV: what it returns becomes cv_results_.
     def _format_results(
         self, candidate_params: Any, n_splits: int, out: Any, more_results: Any = None
     ) -> Any:
@@ -326,6 +327,7 @@ class _HalvingSearch(_Search):
                     f"{self.resource!r} of the estimator, which is {number!r}. Give one "
                     f"of them a number, e.g. max_resources=81."
                 )
+            # Of a copy: a fit must not change parameters.
             search = copy.copy(self)
             search.max_resources = number
         super(_HalvingSearch, search)._check_input_parameters(X, y, split_params)
