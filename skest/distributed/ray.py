@@ -211,6 +211,7 @@ class _Run:
         """Return the options of Ray for a task."""
         if kind == "chief" and kind not in self._resources:
             kind = "worker"
+        # Actors of Ray claim no CPU while they run unless they are told to.
         options = {"num_cpus": 1, **self._resources.get(kind, {})}
         if environ is not None:
             own = options.get("runtime_env", {})
@@ -261,6 +262,7 @@ def _wait_for(
             try:
                 ray.get(task)
             except ray.exceptions.RayTaskError as error:
+                # What the task has raised, by which `launch` tells what to do.
                 raise error.cause from error
             except ray.exceptions.RayActorError as error:
                 raise PeerLostError(

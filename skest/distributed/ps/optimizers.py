@@ -82,6 +82,7 @@ class Shard:
         n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
         self._n_rows, self._limits = n_rows, torch.tensor(n_rows, dtype=torch.int64)
         self._layout = layout_of(self._dense)
+        # Dense variables are views of it: a pull copies one piece of memory.
         self._buffer = torch.zeros(self._layout.size, dtype=torch.uint8)
         self._parameters: dict[str, nn.Parameter] = {}
         for v, place in zip(self._dense, self._layout.parts(self._buffer), strict=True):

@@ -351,6 +351,8 @@ class AsyncReplica(Replica):
         loss = gradients(features, labels)
         if after_backward is not None:
             after_backward()
+        # Here, as the train_op of a worker of tf.estimator does: a server has a part of
+        # the gradients, and can't tell their norm.
         clip_trained(run.spec)
         self._exchange.push()
         return loss
