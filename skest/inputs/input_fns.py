@@ -18,6 +18,8 @@ from skest.inputs.files import FileBatches, Part, import_arrow
 from skest.inputs.pipeline import Pipeline
 
 
+# No default, as in TensorFlow: predictions in another order would be as wrong as a
+# training in that of the table.
 def _check_shuffle(shuffle: Any) -> None:
     if not isinstance(shuffle, bool | np.bool_):
         raise ValueError(
