@@ -42,6 +42,7 @@ _WITH_NUMBERS = (
 )
 _LISTS, _NUMBERS = (list, tuple), (bool, int, float)
 _MAKE_SPARSE = _aten._sparse_coo_tensor_with_dims_and_tensors.default
+# With the position of the argument of `_MAKE_SPARSE` that is given back.
 _PART_OF_SPARSE = {_aten._indices.default: 3, _aten._values.default: 4}
 
 

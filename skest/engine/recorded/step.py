@@ -177,6 +177,7 @@ class GraphStep:
             with recorder:
                 loss = halves.compute(spec, features, labels)
         except Exception as error:  # what fails in any case, fails again
+            # The eager step below draws the same numbers, and moves averages once.
             undo()
             failure = f"it cannot be recorded: {type(error).__name__}"
             return self._eager(features, labels), failure
