@@ -151,7 +151,7 @@ TENSOR_FILES = {
 
 _FORMAT_OF_SHARDS = "skest.sharded_checkpoint/1"
 # It finds what a disk or a copy has changed, and is no protection from people.
-_CHECKSUM = "crc32"
+CHECKSUM = "crc32"
 # What JSON, safetensors and the checks here raise for files that were cut off or
 # changed.
 _DAMAGE = (
@@ -210,7 +210,7 @@ def _read(path: Path) -> Checkpoint:
     state = json.loads((path / STATE).read_bytes())
     if state["format"] not in (FORMAT, _FORMAT_OF_SHARDS):
         raise ValueError(f"its format is {state['format']!r}, not {FORMAT!r}")
-    _check_sum(STATE, _crc32_of(state), state.pop(_CHECKSUM))
+    _check_sum(STATE, crc32_of(state), state.pop(CHECKSUM))
     tensors = {kind: _tensors(path, state, kind) for kind in TENSOR_FILES}
     return Checkpoint(
         global_step=int(state["global_step"]),
@@ -257,7 +257,7 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
             for kind, name in TENSOR_FILES.items()
         },
     }
-    state[_CHECKSUM] = _crc32_of(state)
+    state[CHECKSUM] = crc32_of(state)
     # Last, for what has no such file is no checkpoint.
     write_file(directory / STATE, json.dumps(state).encode())
 
@@ -271,9 +271,9 @@ def checksum(path: Path) -> int:
         return found
 
 
-def _crc32_of(state: dict[str, Any]) -> int:
-    """Return the checksum of what ``state.json`` holds beside it."""
-    content = {key: value for key, value in state.items() if key != _CHECKSUM}
+def crc32_of(state: Mapping[str, Any]) -> int:
+    """Return the checksum of what a JSON file holds beside it."""
+    content = {key: value for key, value in state.items() if key != CHECKSUM}
     return zlib.crc32(json.dumps(content).encode())
 
 

@@ -22,15 +22,16 @@ import logging
 import os
 import re
 import time
-import zlib
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import (
+    CHECKSUM,
     FORMAT,
     STATE,
+    crc32_of,
     is_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -359,9 +360,6 @@ def _order(name: str) -> tuple[int, int]:
 CheckpointStore: TypeAlias = MemoryStore | DirectoryStore
 
 
-_CHECKSUM = "crc32"
-
-
 def eval_dir_of(model_dir: Path, name: str | None) -> Path:
     """Return the directory of the evaluations with a name, or of those without.
 
@@ -389,7 +387,7 @@ def write_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
     # each step is read without TensorBoard, and replaced as a whole.
     eval_dir.mkdir(parents=True, exist_ok=True)
     path = eval_dir / f"{metrics[MetricKeys.GLOBAL_STEP]}.json"
-    write_file(path, json.dumps({**metrics, _CHECKSUM: _checksum(metrics)}).encode())
+    write_file(path, json.dumps({**metrics, CHECKSUM: crc32_of(metrics)}).encode())
 
 
 def read_eval_results(eval_dir: str | os.PathLike[str]) -> dict[int, dict[str, float]]:
@@ -435,7 +433,7 @@ def _read(path: Path, step: int) -> dict[str, float]:
     content = path.read_bytes()
     try:
         metrics: dict[str, float] = json.loads(content)
-        if metrics.pop(_CHECKSUM) != _checksum(metrics):
+        if metrics.pop(CHECKSUM) != crc32_of(metrics):
             raise ValueError("its checksum is another one")
         if metrics[MetricKeys.GLOBAL_STEP] != step:
             raise ValueError("its global step is another one")
@@ -445,7 +443,3 @@ def _read(path: Path, step: int) -> dict[str, float]:
             f"{content[:80].decode(errors='replace')!r}. Delete it."
         ) from error
     return metrics
-
-
-def _checksum(metrics: Mapping[str, float]) -> int:
-    return zlib.crc32(json.dumps(dict(metrics)).encode())
