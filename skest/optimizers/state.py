@@ -216,6 +216,7 @@ def _has_fused(optimizer: Optimizer, parameter: Tensor) -> bool:
     device = parameter.device.type
     if device == "cpu" or not isinstance(rule, torch.optim.Adagrad):
         return True
+    # As a GPU showed: fused Adagrad does not work on CUDA before torch 2.12.
     return device == "cuda" and TorchVersion(torch.__version__) >= "2.12"
 
 
