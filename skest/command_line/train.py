@@ -318,6 +318,7 @@ def _save(model: Any, report: dict[str, Any], output: Path, overwrite: bool) -> 
 
     def name() -> str:
         _check_output(output, overwrite)  # somebody may have been faster
+        # No rename replaces a directory that has something in it.
         if output.exists():
             remove_directory(output)
         return output.name

@@ -60,6 +60,7 @@ def _constructor(**changed: Any) -> Callable[[type], type]:
             vars(self).update({n: given.arguments.pop(n) for n in _ADDED_DEFAULTS})
             base.__init__(*given.args, **given.kwargs)
 
+        # `get_params` and `clone` go by it, as do editors: it names all parameters.
         construct.__signature__ = signature  # type: ignore[attr-defined]
         cls.__init__ = construct
         cls._parameter_constraints = {**base._parameter_constraints, **_ADDED}
@@ -124,6 +125,7 @@ class _Search:
     def _resource_to_go_on(self) -> str:
         return ""
 
+    # A private method of BaseSearchCV, which is called before the first fit.
     def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
         if self.ensemble:
             if not self.refit:

@@ -186,6 +186,7 @@ class Tasks(ParallelBackendBase):
     def _call(self, task: Task) -> Callable[[], Any]:
         """Return the call of a task; an estimator that was trained before goes on."""
         if self._keep or self._resource:
+            # The ensemble, or the next round, needs what was fitted.
             task.given["return_estimator"] = True
         if not self._resource or self._candidate(task) not in self._trained:
             return task.bound()
