@@ -136,7 +136,6 @@ class Processes:
         job.n_starts += 1
         # The environment is read when torch is imported: threads of OpenMP can't be chosen
         # later for all threads of a process.
-        # A pool for each process: if one of a pool dies, the whole pool is broken.
         job.executor = ProcessPoolExecutor(max_workers=1, env=job.environ)
         handles = [DupFd(number) for number in job.files]
         job.future = job.executor.submit(
@@ -253,7 +252,6 @@ def read_job(descriptor: int) -> Callable[..., Any]:
         until somebody writes to them, so that all readers share it.
     """
     size = os.fstat(descriptor).st_size
-    # Copied when it is written to: who changes its arrays changes nobody else's.
     whole = memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_COPY))
     n_bytes = int.from_bytes(whole[-_LENGTH:], "little")
     body, spans = pickle.loads(whole[-_LENGTH - n_bytes : -_LENGTH])
@@ -268,7 +266,7 @@ def anonymous_file(size: int) -> BinaryIO:
     """Open a new file that no directory lists.
 
     It is gone when the last process that has it open ends, however it ends. Child
-    processes get it through ``pass_fds`` of `subprocess.Popen`.
+    processes get copies of its descriptor.
 
     Parameters
     ----------

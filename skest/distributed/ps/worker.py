@@ -145,6 +145,7 @@ class AsyncReplica(Replica):
                 self._end_with(error)
         finally:
             self.close()
+        # No error: the task ends as the others did.
         return isinstance(error, TrainingOverError)
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
