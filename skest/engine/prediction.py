@@ -156,8 +156,6 @@ def joined(batches: Iterable[dict[str, Any]], n_rows: int) -> dict[str, Any]:
         start, end = end, end + max(map(len, batch.values()), default=0)
         for key, values in batch.items():
             if number == 0 and values.dtype.kind in "biuf":
-                # Where it belongs at once: to put batches together would need the
-                # memory twice.
                 wholes[key] = np.empty((n_rows, *values.shape[1:]), values.dtype)
             whole = wholes.get(key)
             if whole is not None and _is_part(values, whole[start:end]):
@@ -277,8 +275,7 @@ def new_prediction_model(
     spec = builder.build(features, None, ModeKeys.PREDICT, RunRandom(0, device))
     network = Run(spec, builder.config).network
     network.eval()
-    # It stays for later calls if it would be built alike again and nothing changes it.
-    # On a GPU nothing stays, for the memory is everybody's.
+    # On a GPU nothing stays behind a call, for its memory is everybody's.
     is_shared = (
         version is not None
         and not spec.prediction_hooks

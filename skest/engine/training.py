@@ -158,6 +158,7 @@ def _take_steps(
     spec, config = run.spec, run.config
     batches = encoded_batches(source, spec, random.device)
     hooks = [
+        # First, so that what saves the last step knows that it is the last.
         *stop_hooks(order.steps, order.max_steps),
         *training_hooks(
             spec, config, order.hooks, order.listeners, is_chief=replica.is_chief

@@ -117,6 +117,7 @@ class GraphStep:
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""
+        # The way of most steps: of the batch, only the number of rows is looked at.
         if self._tensors_of and (replay := self._of_rows.get(len(labels))):
             self.n_replayed += 1
             return replay(self._tensors_of(features, labels))
