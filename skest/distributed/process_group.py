@@ -340,6 +340,7 @@ class SynchronousReplica(Replica):
         """Return where this process goes on in its own part of the input."""
         if position is None:
             return None
+        # One without ranks is that of a training in one process.
         of_ranks = position.get(_RANKS, [position])
         if len(of_ranks) == self.peers.size:
             return {**position, **of_ranks[self.peers.rank]}

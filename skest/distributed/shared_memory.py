@@ -276,5 +276,6 @@ def _make_slots(optimizer: Optimizer) -> None:
                         "Adam, Ftrl, RMSprop or SGD."
                     )
                 if slot.shape == part.shape:
+                    # It takes no memory before it is copied into the common one.
                     slot = slot.expand_as(parameter)
                 rule.state[parameter][name] = slot

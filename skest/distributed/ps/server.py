@@ -410,6 +410,7 @@ class _Conversation:
             self._send(self._answer(request))
             return
         for i, j, values in request.control.get("options", ()):
+            # Tasks tell what has changed: what they told before holds on.
             self._options.setdefault((i, j), {}).update(values)
         self._server.push(self._peer, request, self._options, self._send)
 

@@ -226,9 +226,11 @@ class AsyncReplica(Replica):
             self.client,
             self._variables,
             ["dense", "table"],
+            # An evaluation may look at NaN; no file shall have it.
             refuse_nan=self._is_saving,
         )
         if not self._is_saving:
+            # All must be here before the next request, which ends the snapshot.
             found = found.fetched()
         trained = {v.name for v in self._variables.all if v.kind != "constant"}
         others = {o: n for o, n in aliases(run.network).items() if n in trained}
@@ -274,6 +276,7 @@ class AsyncReplica(Replica):
                 self.client.connect()
                 found = self.client.ask_all(Message(Op.INFO))
             except PeerLostError as error:
+                # All sessions anew: an answer may still be owed in some.
                 self.client.close()
                 problem = str(error)
             else:
