@@ -161,6 +161,7 @@ class SummarySaverHook(Hook):
 
 
 def _tag(kind: str, name: str) -> str:
+    # TensorBoard groups tags by their slashes.
     return f"{kind}/{name.replace('.', '/')}"
 
 
