@@ -126,8 +126,6 @@ class DualAscent(Optimizer):
     ) -> None:
         super().__init__(params, {"loss": loss, "l1": l1, "l2": l2})
         for param in self._params:
-            # The sum of what an element multiplies in each example, times the duals:
-            # weights are a function of it.
             self.state[param] = {_SUM: torch.zeros_like(param, requires_grad=False)}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -272,6 +272,7 @@ def _shares(
             )
         pattern, optimizer = pair
         # As a list of routes: a parameter goes to the first pattern that takes it.
+        # `fnmatch` would not tell upper from lower case on Windows.
         names = [name for name in left if fnmatchcase(name, pattern)]
         if not names:
             raise ValueError(

@@ -165,6 +165,7 @@ def load_named_state(
         slots.update(scalars["values"].get(name, {}))
         if slots:
             state[position] = slots
+    # Both past a guard that imports torch's compiler.
     packed = without_dynamo(type(optimizer).state_dict)(optimizer)["param_groups"]
     for group, saved in zip(packed, scalars["param_groups"], strict=True):
         set_group_options(group, saved["options"])
