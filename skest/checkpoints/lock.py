@@ -20,6 +20,7 @@ from skest.exceptions import ModelDirInUseError
 
 _LOCK = "training.lock"
 _OWNER = "training.json"
+# What file systems say that know no locks, as some of networks.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _logger = logging.getLogger("skest")
