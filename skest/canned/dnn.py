@@ -159,6 +159,7 @@ def member_loss(head: Head, labels: Any, logits: Tensor, features: Any) -> Tenso
     -------
     Tensor of shape ()
     """
+    # In evaluation mode, as for rows that are held out, the members are one.
     if logits.ndim < 3:
         return head.compute_loss(labels, logits, features)
     n_members = len(logits)
