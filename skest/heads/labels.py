@@ -303,7 +303,7 @@ def numbers(array: np.ndarray, owner: str) -> np.ndarray:
     """
     kind: str = array.dtype.kind
     if kind == "O":
-        # With a gap among them they are no numbers, whatever the others are.
+        # With a None among them they are no numbers; NaN is one, which heads refuse.
         kind = pd.api.types.infer_dtype(array.ravel(), skipna=False)
     if kind in ("b", "i", "u", "boolean", "integer"):
         return array.astype(np.int64)
