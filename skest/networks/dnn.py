@@ -93,8 +93,6 @@ class BatchNorm(nn.Module):
     def __init__(
         self,
         num_features: int,
-        # tf.estimator's networks have .999, with which the averages remember their
-        # beginning for some thousand steps.
         momentum: float = 0.9,
         # That of Keras, and of tf.estimator's networks; torch's is 1e-5.
         eps: float = 1e-3,
