@@ -101,6 +101,7 @@ l1, l2
             initialize=initialize,
         )
         linear_part = Part(
+            # Names as in `Combined`, by which slots are found in a checkpoint.
             linear.named_parameters("linear"),
             linear_optimizer,
             auto_learning_rate(

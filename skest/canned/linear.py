@@ -198,4 +198,5 @@ def baseline_model_fn(
 
 
 def _encode_rows(features: Any) -> dict[str, Tensor]:
+    # A network takes tensors: one without columns tells how many rows there are.
     return {"rows": torch.empty(count_rows(features, "features"), 0)}

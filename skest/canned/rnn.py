@@ -34,6 +34,7 @@ def rnn_model_fn(
     learning_rate: float | RateFunction | None = 0.05,
     weight_decay: float = 0.0,
     lr_scheduler: LRSchedulerLike | None = None,
+    # As RNNEstimator of tf.estimator, whose Adagrad has .05 and a clipnorm of 5.
     clip_norm: float | None = 5.0,
     dtype: torch.dtype = torch.float32,
 ) -> EstimatorSpec:

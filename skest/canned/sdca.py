@@ -291,6 +291,7 @@ def _example_ids(features: Any, id_column: str) -> Tensor:
             f"The example id column {id_column!r} has no value in row "
             f"{np.flatnonzero(codes < 0)[0]}. Every example needs an id of its own."
         )
+    # Hashed once a value, not once a row.
     return torch.from_numpy(int64_keys(cells.distinct).view(np.int64)[codes])
 
 

@@ -20,6 +20,8 @@ from skest.optimizers.state import from_json, load_named_state, named_state, to_
 _ALIGNMENT = 64  # bytes, of all memory that torch allocates
 
 
+# Compared and hashed by identity, which tells `MemoryStore.version` that it is another
+# one: tensors have no truth value to compare by.
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
     """Everything that training needs to go on as if it had not stopped.
@@ -64,6 +66,8 @@ class Checkpoint:
             "lr_schedulers": [_scheduler_state(s) for s in _stateful(lr_schedulers)],
         }
         for i, optimizer in enumerate(optimizers):
+            # A number before the name: a variable has slots of the same name in each
+            # optimizer.
             slots, options = named_state(optimizer, network.named_parameters())
             tensors |= {f"{i}:{name}": slot for name, slot in slots.items()}
             scalars["optimizers"].append(options)
@@ -121,6 +125,8 @@ class Checkpoint:
             scheduler.load_state_dict(from_json(state, scheduler.state_dict()))
         for scheduler in lr_schedulers:
             if isinstance(scheduler, FunctionLR):
+                # A function of the step has no other state, and may be another function
+                # than before.
                 scheduler.move_to(self.global_step)
         generators = _with_prefix(self.optimizer, "random:")
         if random is not None and generators:
@@ -139,6 +145,8 @@ class Checkpoint:
     def _continued(self, lr_schedulers: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Return the schedulers that go on, with their states."""
         saved, now = self.scalars.get("lr_schedulers", []), _stateful(lr_schedulers)
+        # States of other schedules would set attributes that mean something else: they
+        # begin anew.
         if [state["kind"] for state in saved] != [_kind(s) for s in now]:
             return []
         return [(s, state["state"]) for s, state in zip(now, saved, strict=True)]
@@ -159,6 +167,8 @@ def load_variables(
         With one list of everything that differs; nothing is loaded then.
     """
     wanted = network.state_dict(keep_vars=True)
+    # Shapes, too: where `hidden_units` had changed, tf.estimator went on with the old
+    # width without a word.
     differences = [
         f"  {name}: {_shape(variables.get(name))} in the checkpoint, "
         f"{_shape(wanted.get(name))} in the network"
@@ -177,6 +187,7 @@ def load_variables(
             # Its values are in parameter servers, which have them from the files.
             if variables[name].is_meta:
                 continue
+            # To convert a type is to copy, so that nothing would be shared.
             if share and value.dtype == variables[name].dtype:
                 value.data = _lent(variables[name], value)
             else:

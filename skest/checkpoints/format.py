@@ -20,7 +20,10 @@ from skest.checkpoints.checkpoint import Checkpoint
 from skest.core.files import explained, write_file
 from skest.exceptions import CorruptCheckpointError
 
+# A file of safetensors begins with the length of its header; that is a multiple of it,
+# too.
 _LENGTH_BYTES = 8
+# So much of a table in parameter servers is in memory while it is saved (4 MB).
 _BLOCK_BYTES = 1 << 22
 
 
@@ -81,8 +84,6 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
                 content: Any = block.reshape(-1).view(torch.uint8).numpy()
                 file.write(content)
                 found = zlib.crc32(content, found)
-        file.flush()
-        os.fsync(file.fileno())
     return found
 
 
@@ -107,6 +108,7 @@ def _size_of(tensor: Rows, first_dim: int = 0) -> int:
 
 def _name_in_file(dtype: torch.dtype) -> str:
     """Return what the library calls a type."""
+    # It has no public table of them.
     content = save({"": torch.empty(0, dtype=dtype)})
     end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
     name: str = json.loads(content[_LENGTH_BYTES:end])[""]["dtype"]
@@ -149,7 +151,7 @@ TENSOR_FILES = {
 
 _FORMAT_OF_SHARDS = "skest.sharded_checkpoint/1"
 # It finds what a disk or a copy has changed, and is no protection from people.
-_CHECKSUM = "crc32"
+CHECKSUM = "crc32"
 # What JSON, safetensors and the checks here raise for files that were cut off or
 # changed.
 _DAMAGE = (
@@ -208,7 +210,7 @@ def _read(path: Path) -> Checkpoint:
     state = json.loads((path / STATE).read_bytes())
     if state["format"] not in (FORMAT, _FORMAT_OF_SHARDS):
         raise ValueError(f"its format is {state['format']!r}, not {FORMAT!r}")
-    _check_sum(STATE, _crc32_of(state), state.pop(_CHECKSUM))
+    _check_sum(STATE, crc32_of(state), state.pop(CHECKSUM))
     tensors = {kind: _tensors(path, state, kind) for kind in TENSOR_FILES}
     return Checkpoint(
         global_step=int(state["global_step"]),
@@ -255,7 +257,7 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
             for kind, name in TENSOR_FILES.items()
         },
     }
-    state[_CHECKSUM] = _crc32_of(state)
+    state[CHECKSUM] = crc32_of(state)
     # Last, for what has no such file is no checkpoint.
     write_file(directory / STATE, json.dumps(state).encode())
 
@@ -269,9 +271,9 @@ def checksum(path: Path) -> int:
         return found
 
 
-def _crc32_of(state: dict[str, Any]) -> int:
-    """Return the checksum of what ``state.json`` holds beside it."""
-    content = {key: value for key, value in state.items() if key != _CHECKSUM}
+def crc32_of(state: Mapping[str, Any]) -> int:
+    """Return the checksum of what a JSON file holds beside it."""
+    content = {key: value for key, value in state.items() if key != CHECKSUM}
     return zlib.crc32(json.dumps(content).encode())
 
 

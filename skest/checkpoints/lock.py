@@ -20,6 +20,7 @@ from skest.exceptions import ModelDirInUseError
 
 _LOCK = "training.lock"
 _OWNER = "training.json"
+# What file systems say that know no locks, as some of networks.
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _logger = logging.getLogger("skest")
@@ -53,6 +54,7 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
         If the directory can't be written to.
     """
     path = model_dir / _OWNER
+    # Process numbers and host names come again, as in containers: the "id" does not.
     own = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -71,6 +73,7 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
                 "it."
             )
 
+    # Not one for each thread: a training may be ended by another thread than began it.
     lock = FileLock(model_dir / _LOCK, thread_local=False)
     try:
         with explained(
@@ -79,6 +82,8 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
         ):
             model_dir.mkdir(parents=True, exist_ok=True)
             _acquire(lock, model_dir)
+            # Who ends in order deletes it, also at an error: a file that is left tells
+            # of a kill.
             before = _owner(path)
             write_file(path, json.dumps(own).encode())
         if before:

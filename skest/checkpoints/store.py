@@ -22,15 +22,16 @@ import logging
 import os
 import re
 import time
-import zlib
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import (
+    CHECKSUM,
     FORMAT,
     STATE,
+    crc32_of,
     is_checkpoint,
     read_checkpoint,
     write_checkpoint,
@@ -133,6 +134,8 @@ class DirectoryStore:
     def _save(self, checkpoint: Checkpoint) -> None:
         self.model_dir.mkdir(parents=True, exist_ok=True)
         step, present = checkpoint.global_step, self._entries()
+        # Never a name that was used: who reads the old directory of this step finds it
+        # whole.
         name = write_directory(
             self.model_dir,
             functools.partial(write_checkpoint, checkpoint),
@@ -170,6 +173,9 @@ class DirectoryStore:
         """
         complete = {p.name: p for p in self._directories() if is_checkpoint(p)}
         named = complete.get(str(self._pointer().get("latest")))
+        # As in TensorFlow, a user goes back by writing an older name into the pointer.
+        # Unlike `tf.train.latest_checkpoint`, one that names nothing falls back to what
+        # is there.
         return named or complete.get(max(complete, key=_order, default=""))
 
     def best_path(self, rule: KeepBest) -> Path | None:
@@ -181,6 +187,7 @@ class DirectoryStore:
             If the last evaluation lacks the metric of `rule`, or results are damaged.
         """
         results = read_eval_results(eval_dir_of(self.model_dir, rule.eval_name))
+        # Earlier evaluations may be of a model that had other metrics.
         for metrics in list(results.values())[-1:]:
             rule.check(metrics)
         return next(iter(self._ranked(rule, results)), None)
@@ -190,6 +197,7 @@ class DirectoryStore:
     ) -> list[Path]:
         """Return the directories of evaluated checkpoints, best first."""
         complete = [path for path in self._directories() if is_checkpoint(path)]
+        # Of a step that was saved twice, the later one stays in the dictionary below.
         complete.sort(key=lambda path: _order(path.name))
         of_step = {_order(path.name)[0]: path for path in complete}
         return [of_step[step] for step in rule.ranked(results) if step in of_step]
@@ -241,6 +249,8 @@ class DirectoryStore:
         while (path := self.latest_path()) is not None:
             with contextlib.suppress(FileNotFoundError):  # it has just been deleted
                 status = (path / STATE).stat()
+                # The time alone would not do: two files may be written within one tick
+                # of the clock.
                 return path, status.st_mtime_ns, status.st_ino
         return None
 
@@ -304,6 +314,8 @@ class DirectoryStore:
                 "may have been. Delete what you don't need.",
                 path,
             )
+            # Which of them `keep_checkpoint_every_n_hours` had kept stood in the list
+            # only.
             found = [{**entry, "for_good": True} for entry in found]
         return found + known
 
@@ -348,9 +360,6 @@ def _order(name: str) -> tuple[int, int]:
 CheckpointStore: TypeAlias = MemoryStore | DirectoryStore
 
 
-_CHECKSUM = "crc32"
-
-
 def eval_dir_of(model_dir: Path, name: str | None) -> Path:
     """Return the directory of the evaluations with a name, or of those without.
 
@@ -378,7 +387,7 @@ def write_eval_result(eval_dir: Path, metrics: Mapping[str, float]) -> None:
     # each step is read without TensorBoard, and replaced as a whole.
     eval_dir.mkdir(parents=True, exist_ok=True)
     path = eval_dir / f"{metrics[MetricKeys.GLOBAL_STEP]}.json"
-    write_file(path, json.dumps({**metrics, _CHECKSUM: _checksum(metrics)}).encode())
+    write_file(path, json.dumps({**metrics, CHECKSUM: crc32_of(metrics)}).encode())
 
 
 def read_eval_results(eval_dir: str | os.PathLike[str]) -> dict[int, dict[str, float]]:
@@ -410,6 +419,7 @@ def read_eval_results(eval_dir: str | os.PathLike[str]) -> dict[int, dict[str, f
 
 def version_of_eval_results(eval_dir: str | os.PathLike[str]) -> Hashable:
     """Return what differs whenever the results differ, without reading them."""
+    # The inode, too: a file may be replaced within one tick of the clock.
     states = [(path.name, path.stat()) for path in _files(eval_dir).values()]
     return frozenset((name, s.st_mtime_ns, s.st_ino) for name, s in states)
 
@@ -423,7 +433,7 @@ def _read(path: Path, step: int) -> dict[str, float]:
     content = path.read_bytes()
     try:
         metrics: dict[str, float] = json.loads(content)
-        if metrics.pop(_CHECKSUM) != _checksum(metrics):
+        if metrics.pop(CHECKSUM) != crc32_of(metrics):
             raise ValueError("its checksum is another one")
         if metrics[MetricKeys.GLOBAL_STEP] != step:
             raise ValueError("its global step is another one")
@@ -433,7 +443,3 @@ def _read(path: Path, step: int) -> dict[str, float]:
             f"{content[:80].decode(errors='replace')!r}. Delete it."
         ) from error
     return metrics
-
-
-def _checksum(metrics: Mapping[str, float]) -> int:
-    return zlib.crc32(json.dumps(dict(metrics)).encode())

@@ -206,6 +206,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
     # As `skest serve` calls a model that is given without a name.
     name = Path(options.output).absolute().name
     print(f"Serve it:  skest serve {shlex.quote(options.output)}")
+    # It was verified when it was written.
     loaded = load(version, verify=False)
     row = {
         column: _cell(column, loaded.features[feature], example)

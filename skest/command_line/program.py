@@ -143,6 +143,8 @@ class _Answer:
             self._end()
 
     def _end(self) -> None:
+        # As Python's notes on SIGPIPE have it: what is flushed at exit goes nowhere,
+        # and raises nothing.
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), self._stream.fileno())
 

@@ -185,6 +185,7 @@ def features_of(table: "pd.DataFrame", report: Mapping[str, Any]) -> "pd.DataFra
     known = {*report["features"], report["target"]}
     for name in report["reads"]:
         column_of(table, name, "the model", known)
+    # What the model does not read may be missing, and becomes gaps.
     return table.reindex(columns=report["features"])
 
 

@@ -285,6 +285,7 @@ def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
     from sklearn.model_selection import train_test_split
 
     rows = np.arange(len(y))
+    # As `train_test_split` rounds.
     n_held_out = int(np.ceil(share * len(y)))
     if not n_held_out:
         return rows, rows[:0]
@@ -317,6 +318,7 @@ def _save(model: Any, report: dict[str, Any], output: Path, overwrite: bool) -> 
 
     def name() -> str:
         _check_output(output, overwrite)  # somebody may have been faster
+        # No rename replaces a directory that has something in it.
         if output.exists():
             remove_directory(output)
         return output.name

@@ -10,6 +10,8 @@ from typing import Any
 
 from skest.config.ranks import Ranks, slurm_ranks, torchrun_ranks
 
+# "master" is how early TF_CONFIG calls a chief that evaluates, too (`run_master` of
+# tf.estimator).
 _CHIEFS = ("chief", "master")
 # A name, IPv4, or IPv6 in brackets, which may have a zone (RFC 6874).
 _ADDRESS = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\]]+):([0-9]{1,5})")
@@ -57,17 +59,22 @@ class ClusterSpec:
                 "A cluster must be a mapping of jobs to lists of addresses, such as "
                 f"{_EXAMPLE}; got {type(jobs).__name__}."
             )
+        # An evaluator is no member of its cluster, though many a cluster lists it: it
+        # takes part in nothing but reading checkpoints.
         given = {job: _addresses(job, tasks) for job, tasks in (jobs or {}).items()}
         # As tf.estimator, which reserves the evaluator for clusters with a chief.
         if given.pop("evaluator", ()) and given.get("master"):
             raise ValueError(_ONE_EVALUATES)
         self._jobs = {job: tasks for job, tasks in given.items() if tasks}
+        # One task has to initialize the variables and to save them; tf.estimator
+        # refuses clusters without it, too.
         n_chiefs = sum(self.num_tasks(job) for job in _CHIEFS)
         if self._jobs and n_chiefs != 1:
             raise ValueError(
                 "A cluster must have exactly one task of the job 'chief' (or 'master'); "
                 f"got {n_chiefs} beside the jobs {sorted(self._jobs)}. Such as {_EXAMPLE}."
             )
+        # Nobody connects to other tasks, whose addresses may repeat.
         servers = self.job_tasks("ps")
         if len(set(servers)) < len(servers):
             raise ValueError(
@@ -176,6 +183,7 @@ class TaskConfig:
     cluster: ClusterSpec = field(default_factory=ClusterSpec)
     local_rank: int | None = None
     model_dir: str | None = None
+    # Without `hash=False` it would leave a RunConfig, which holds it, without a hash.
     service: Mapping[str, Any] | None = field(default=None, hash=False)
     session_master: str = ""
     eval_session_master: str = ""
@@ -297,12 +305,15 @@ def task_from_env(environ: Mapping[str, str] = os.environ) -> TaskConfig:
     >>> task.type, task.index, task.num_worker_replicas
     ('worker', 1, 4)
     """
+    # Platforms made for TensorFlow set TF_CONFIG on their own: who means another
+    # cluster overrules it by SKEST_CONFIG.
     for variable in ("SKEST_CONFIG", "TF_CONFIG"):
         text = environ.get(variable, "")
         if text.strip():
             return _task_of_json(_parsed(text, variable), variable)
     if environ.get("RANK") and environ.get("WORLD_SIZE"):
         return _task_of_ranks(torchrun_ranks(environ))
+    # A step of one task needs no addresses, and trains like any script.
     if environ.get("SLURM_PROCID") and environ.get("SLURM_NTASKS", "1") != "1":
         return _task_of_ranks(slurm_ranks(environ))
     return TaskConfig()
@@ -328,6 +339,8 @@ def _addresses(job: Any, tasks: Any) -> tuple[str, ...]:
                 f"got {address!r}."
             )
         match = _ADDRESS.fullmatch(address)
+        # torchrun does not tell where the tasks of other hosts are. Only servers are
+        # connected to.
         is_unknown = address == "" and job != "ps"
         if not is_unknown and (match is None or int(match[1]) > 65535):
             raise ValueError(

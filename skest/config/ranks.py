@@ -45,6 +45,8 @@ def torchrun_ranks(environ: Mapping[str, str]) -> Ranks:
     own = _integer(environ, "RANK", 0, n_tasks - 1)
     num_ps, port = _num_ps(environ, n_tasks, "WORLD_SIZE"), _port(environ)
     host = environ.get("MASTER_ADDR", "")
+    # torchrun numbers the tasks host by host, so that the first are those of
+    # MASTER_ADDR.
     n_known = min(_integer(environ, "LOCAL_WORLD_SIZE", 1, default=1), n_tasks)
     if num_ps and not host:
         raise ValueError(
@@ -58,6 +60,7 @@ def torchrun_ranks(environ: Mapping[str, str]) -> Ranks:
             f"LOCAL_WORLD_SIZE={n_known} tasks. {_INSTEAD}"
         )
     host = f"[{host}]" if ":" in host else host  # an IPv6 address
+    # They share a host: each has a port of its own.
     known = [f"{host}:{port + rank}" if host else "" for rank in range(n_known)]
     local = _integer(environ, "LOCAL_RANK", 0, default=-1)
     addresses = known + [""] * (n_tasks - n_known)
@@ -126,6 +129,7 @@ def _integer(
     text = environ.get(name, "")
     if not text and default is not None:
         return default
+    # `isdecimal` takes digits of all scripts, and `int` refuses thousands of them.
     is_number = text.isascii() and text.isdecimal() and len(text) < 10
     if is_number and minimum <= int(text) <= (
         int(text) if maximum is None else maximum
@@ -192,6 +196,7 @@ def _expanded(name: str) -> Iterator[str]:
                 "A range of SLURM nodes must be a number or two in ascending order, such "
                 f"as '7' or '01-03'; got {part!r}."
             )
+        # As wide as the first number is written: [08-10] is 08, 09 and 10.
         for number in range(first, last + 1):
             for end in _expanded(after):
                 yield f"{before}{number:0{len(match[1])}}{end}"
@@ -231,6 +236,8 @@ def hosts_of_tasks(nodes: list[str], n_tasks: int, counts: str) -> list[str]:
             f"got SLURM_TASKS_PER_NODE={counts!r}."
         )
     each = chain.from_iterable(repeat(int(m[1]), int(m[2] or 1)) for m in matches if m)
+    # One more than there may be is enough to see that a count such as "1(x999999999)"
+    # is wrong.
     numbers = list(islice(each, len(nodes) + 1))
     if len(numbers) != len(nodes) or sum(numbers) != n_tasks:
         raise ValueError(

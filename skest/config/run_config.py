@@ -100,12 +100,15 @@ class KeepBest:
         >>> KeepBest().ranked({10: {"loss": 0.5}, 20: {"loss": 0.2}})
         [20, 10]
         """
+        # Evaluations of earlier versions of a model may have had other metrics.
         values = {
             step: metrics[self.metric]
             for step, metrics in results.items()
             if self.metric in metrics
         }
         sign = -1 if self.greater_is_better else 1
+        # NaN compares as false with everything, so that sorting with it would leave any
+        # order.
         steps = sorted(step for step, value in values.items() if not math.isnan(value))
         return sorted(steps, key=lambda step: sign * values[step])
 
@@ -115,6 +118,8 @@ _SAVE_SECS_DEFAULT = 600
 EXECUTIONS = ("auto", "eager", "graph")
 
 # Settings that are None or an integer, with the smallest.
+# Where tf.estimator takes 0 for "never" or "all", it is that here, too;
+# `log_step_count_steps` of 0 it refuses.
 _INTEGERS = {
     "random_seed": 0,
     "save_summary_steps": 0,
@@ -124,6 +129,7 @@ _INTEGERS = {
 }
 
 
+# Arguments of tf.estimator.RunConfig that are none here, and what to do instead.
 _FORMER = {
     "device_fn": "leave it out: strategies in 'train_distribute' place the variables",
     "experimental_distribute": "use 'train_distribute'",
@@ -307,6 +313,7 @@ class RunConfig(FormerArguments):
                 "'train_distribute' must be a strategy of skest.distributed, such as "
                 f"AsyncParameterServer(), or None; got {self.train_distribute!r}."
             )
+        # The field is there for code of tf.estimator, which may pass None.
         if self.eval_distribute is not None:
             raise ValueError(
                 "'eval_distribute' must be None, because an evaluation runs in one "
@@ -329,6 +336,8 @@ class RunConfig(FormerArguments):
                 "environment (SKEST_CONFIG or TF_CONFIG). Give it in one of them."
             )
         object.__setattr__(self, "model_dir", self.model_dir or theirs)
+        # Forgotten there: else `replace(model_dir=...)` would be refused as a
+        # contradiction.
         task = dataclasses.replace(self.task, model_dir=None)
         object.__setattr__(self, "task", task)
 

@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
+        # A second Ctrl-C ends all tasks at once. Servers go on until the chief has
+        # saved what they hold.
         with contextlib.suppress(KeyboardInterrupt):
             trainers = [task for task in tasks if task.kind != "ps"]
             for task in trainers:
@@ -112,8 +114,10 @@ class Task:
         """Start a process."""
         self.n_starts += 1
         self.is_over = False
+        # What this process imports, its tasks can, too.
         places = os.pathsep.join(os.path.abspath(place) for place in sys.path)
         own = ["-P", "-m", "skest.distributed.task", str(os.getpid())]
+        # A task that is started again goes on in it.
         log = None if self._log is None else self._log.open("ab")
         with log or contextlib.nullcontext():
             self._process = subprocess.Popen(
@@ -157,6 +161,7 @@ class Task:
 
 def _see_to(tasks: Sequence[Task], options: argparse.Namespace) -> None:
     """Return when the training has ended; start again what dies before."""
+    # As `_tasks` puts them.
     chief, *_ = tasks
     servers = [task for task in tasks if task.kind == "ps"]
     trainers = [task for task in tasks if task.kind != "ps"]
@@ -266,6 +271,8 @@ def environ_of(
     task = {"cluster": cluster, "task": {"type": kind, "index": index}}
     own = {}
     if kind == "ps" and "OMP_NUM_THREADS" not in os.environ:
+        # By the environment: `torch.set_num_threads` holds for one thread, and a server
+        # has one for each session.
         own["OMP_NUM_THREADS"] = "1"
     return {**own, "SKEST_CONFIG": json.dumps(task), "SKEST_SECRET": secret}
 

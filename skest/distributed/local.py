@@ -263,6 +263,7 @@ class ServedChief(AsyncReplica):
                 {"ps": ps, **options},
                 files=(listening.fileno(),),
                 environ={"OMP_NUM_THREADS": "1"},
+                # What it held would be lost with it.
                 may_die=False,
             )
         self._workers.start_all(

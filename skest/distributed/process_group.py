@@ -81,6 +81,7 @@ class Peers:
             # Counts and reasons to stop go by gloo also beside GPUs: who waits for NCCL
             # waits for all that the GPU still has to do.
             self._join("cpu:gloo,cuda:nccl" if use_cuda else "gloo")
+        # There is no public way to it.
         self._store = dist.distributed_c10d._get_default_store()
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
@@ -194,6 +195,8 @@ class Peers:
                 work.wait(_POLL)
                 return
             except RuntimeError:
+                # A wait that was too short raises, as an operation does that has
+                # failed.
                 is_over = work.is_completed() or time.monotonic() > deadline
                 if is_over or self._store.check([_FAILURE]):
                     raise
@@ -234,6 +237,7 @@ def _check_environment(strategy: str) -> None:
 
 def _is_of_communication(error: RuntimeError) -> bool:
     """Tell whether an error comes from torch.distributed, not from the model."""
+    # By its words: most of these are plain RuntimeErrors.
     words = (
         *("gloo", "nccl", "tcpstore", "pair closure"),
         *("operation timed out", "connection closed", "connection reset"),
@@ -289,6 +293,7 @@ class SynchronousReplica(Replica):
     def __enter__(self) -> Self:
         use_cuda = resolve_device(self._device).type == "cuda"
         if use_cuda:
+            # NCCL takes no two processes of a group on one GPU.
             self._exit.enter_context(torch.cuda.device(_local_device()))
         try:
             self.peers = Peers(self.strategy, self._timeout, use_cuda=use_cuda)
@@ -335,6 +340,7 @@ class SynchronousReplica(Replica):
         """Return where this process goes on in its own part of the input."""
         if position is None:
             return None
+        # One without ranks is that of a training in one process.
         of_ranks = position.get(_RANKS, [position])
         if len(of_ranks) == self.peers.size:
             return {**position, **of_ranks[self.peers.rank]}

@@ -266,7 +266,7 @@ def anonymous_file(size: int) -> BinaryIO:
     """Open a new file that no directory lists.
 
     It is gone when the last process that has it open ends, however it ends. Child
-    processes get it through ``pass_fds`` of `subprocess.Popen`.
+    processes get copies of its descriptor.
 
     Parameters
     ----------
@@ -284,6 +284,7 @@ def anonymous_file(size: int) -> BinaryIO:
         If there is no room.
     """
     directory = tempfile.gettempdir()
+    # In memory: the pages of a file on a disk would be written back to it.
     if _IN_MEMORY.is_dir():
         found = os.statvfs(_IN_MEMORY)
         if found.f_bavail * found.f_frsize >= size + _LEFT_FREE:

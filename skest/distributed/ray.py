@@ -103,7 +103,7 @@ def launch(
         work = os.path.abspath(work)
     if not ray.is_initialized():
         ray.init()
-    kinds = [*["chief"], *["worker"] * (workers - 1), *["evaluator"] * bool(evaluator)]
+    kinds = ["chief", *["worker"] * (workers - 1), *["evaluator"] * bool(evaluator)]
     run = _Run(kinds, ps, resources or {}, max_restarts)
     # Ray starts a worker again by itself. A lost server is the loss of the training so far:
     # all tasks go on from the last checkpoint together.
@@ -129,6 +129,8 @@ class _Server:
 
     def run(self, environ: dict[str, str], work: Any, arguments: list[Any]) -> None:
         """Be the task."""
+        # Not by `runtime_env`: it has the addresses, which are asked of actors that
+        # run.
         os.environ.update(environ)
         _do(work, arguments)
 
@@ -211,6 +213,7 @@ class _Run:
         """Return the options of Ray for a task."""
         if kind == "chief" and kind not in self._resources:
             kind = "worker"
+        # Actors of Ray claim no CPU while they run unless they are told to.
         options = {"num_cpus": 1, **self._resources.get(kind, {})}
         if environ is not None:
             own = options.get("runtime_env", {})
@@ -261,6 +264,7 @@ def _wait_for(
             try:
                 ray.get(task)
             except ray.exceptions.RayTaskError as error:
+                # What the task has raised, by which `launch` tells what to do.
                 raise error.cause from error
             except ray.exceptions.RayActorError as error:
                 raise PeerLostError(

@@ -55,6 +55,7 @@ def serve_if_ps(config: RunConfig) -> bool:
         lease=strategy.lease,
         use_locking=strategy.use_locking,
         timeout=strategy.timeout,
+        # As long as a worker would wait for the chief.
         orphan_timeout=config.session_creation_timeout_secs,
     )
     return True

@@ -64,6 +64,7 @@ class SharedTensors:
         self.file, self.layout = file, layout
         memory = torch.frombuffer(mmap.mmap(file.fileno(), 0), dtype=torch.uint8)
         counters, *wholes = _places(*layout).parts(memory)
+        # Number 0 asks all to stop; behind it are the steps of each process.
         self.counters = counters.numpy()[:, 0]
         self.tensors: dict[str, Tensor] = {}
         for (names, _, shape), whole in zip(layout[1], wholes, strict=True):
@@ -275,5 +276,6 @@ def _make_slots(optimizer: Optimizer) -> None:
                         "Adam, Ftrl, RMSprop or SGD."
                     )
                 if slot.shape == part.shape:
+                    # It takes no memory before it is copied into the common one.
                     slot = slot.expand_as(parameter)
                 rule.state[parameter][name] = slot

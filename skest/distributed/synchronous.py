@@ -79,6 +79,8 @@ class DataParallelReplica(SynchronousReplica):
         self._tables = [t for t in row_tables(run.network) if t in trained]
         module = _LossOf(run.spec)
         own = {*trained} - {*self._tables}
+        # Tables go by row, what is frozen does not go at all; of tied variables it
+        # wants all names.
         ignored = [
             name
             for name, variable in [

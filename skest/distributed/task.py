@@ -29,6 +29,7 @@ def _watch(parent: int) -> None:
     # A signal at the death of the parent is there on Linux only.
     while os.getppid() == parent:
         time.sleep(_GLANCE)
+    # Not by `sys.exit`, which would end this thread only.
     os._exit(1)
 
 

@@ -75,6 +75,7 @@ def run_evaluation(
     device = builder.device
     # Any seed: the variables come from the checkpoint, and nothing else is drawn.
     spec = builder.build(*first, ModeKeys.EVAL, RunRandom(0, device))
+    # A hook may know when to stop.
     if steps is None and source.is_endless and not [*hooks, *spec.evaluation_hooks]:
         raise ValueError(
             "The input of evaluate has no end, and 'steps' is None, so that it would "
@@ -177,6 +178,7 @@ def evaluate_loop(
     # The mean over batches, as in tf.estimator; `average_loss` is that over examples.
     results[MetricKeys.LOSS] = torch.stack(losses).double().mean().item()
     results[MetricKeys.GLOBAL_STEP] = run.global_step
+    # Sorted by name, as tf.estimator returns them.
     return dict(sorted(results.items()))
 
 
@@ -362,5 +364,6 @@ def record_evaluation(
             run.summary.scalars(
                 {n: v for n, v in results.items() if n != MetricKeys.GLOBAL_STEP}
             )
+    # What was computed is returned all the same.
     except OSError as error:
         _logger.warning("The result is not recorded in %s: %s", eval_dir, error)

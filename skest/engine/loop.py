@@ -156,6 +156,8 @@ def train_loop(
         for before_step in before:
             before_step(run)
         wanting = watching and [hook for hook in watching if hook.wants_gradients(run)]
+        # From here to the counting of the step, an error may leave half of an update:
+        # nothing is saved then, see `_is_worth_saving`.
         run.in_step = True
         if wanting:
             show = partial(_show_gradients, run, wanting)
@@ -168,6 +170,7 @@ def train_loop(
         run.in_step = False
         for after_step in after:
             after_step(run, run.loss)
+    # Not after an error, as `SessionRunHook.end` of tf.estimator.
     if finish is not None:
         finish(run)
     for hook in hooks:
@@ -318,8 +321,8 @@ class Replica:
 
     It is the seam for `skest.distributed`: the loop in `skest.engine.loop` and the code of
     models do not know which replica is at work. Its methods are called in the order in
-    which they stand here, `steps_taken` after every step if `counts_steps`. It is a
-    context manager that calls `close`.
+    which they stand here, `steps_taken` after every step. It is a context manager that
+    calls `close`.
 
     Attributes
     ----------
@@ -391,11 +394,6 @@ class Replica:
     def steps_taken(self, run: Run) -> int:
         """Return the global step, after this process has taken one more step."""
         return run.global_step + 1
-
-    @property
-    def counts_steps(self) -> bool:
-        """Whether `steps_taken` does more than to add 1, and is called at every step."""
-        return type(self).steps_taken is not Replica.steps_taken
 
     def capture(self, run: Run, capture: Callable[[Run], Any]) -> Any:
         """Return a checkpoint; `capture` returns that of the state in this process."""

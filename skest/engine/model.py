@@ -54,6 +54,8 @@ class ModelFn:
         self._function = model_fn
         #: Whether the function, and another one bound to it, are `pure_model_fn`.
         self.is_pure = _is_pure(model_fn)
+        # As in tf.estimator: neither caller nor model_fn changes what the other one
+        # sees.
         self._params = copy.deepcopy(params) if params is not None else {}
 
     @property
@@ -191,6 +193,7 @@ def model_fn_arguments(
     return tuple(names)
 
 
+# Settings of canned model functions, which partial may bind or leave as they are.
 def _is_option(parameter: inspect.Parameter) -> bool:
     return (
         parameter.kind is parameter.KEYWORD_ONLY

@@ -275,6 +275,7 @@ def new_prediction_model(
     spec = builder.build(features, None, ModeKeys.PREDICT, RunRandom(0, device))
     network = Run(spec, builder.config).network
     network.eval()
+    # On a GPU nothing stays behind a call, for its memory is everybody's.
     is_shared = (
         version is not None
         and not spec.prediction_hooks

@@ -119,6 +119,7 @@ def run_training(
     # Parameter servers hold tables that are too large to be built in every process.
     with replica.building():
         spec = builder.build(*first, ModeKeys.TRAIN, random)
+    # As in tf.estimator: who goes on from a checkpoint has started before.
     if checkpoint is None and replica.is_chief:
         order.warm_start(spec, random)
     # After a warm start there is no checkpoint, and this does nothing.
@@ -157,12 +158,14 @@ def _take_steps(
     spec, config = run.spec, run.config
     batches = encoded_batches(source, spec, random.device)
     hooks = [
+        # First, so that what saves the last step knows that it is the last.
         *stop_hooks(order.steps, order.max_steps),
         *training_hooks(
             spec, config, order.hooks, order.listeners, is_chief=replica.is_chief
         ),
     ]
     n_steps = order.steps_ahead(source, run.start_step)
+    # A backward pass computes about twice as much as a forward pass.
     useful = threads_for(dense_size(run.network), n_rows, passes=3)
     with (
         # Entered first, left last: hooks and the save after an error still read the
@@ -190,7 +193,7 @@ def _take_steps(
                     has_table=source.table is not None,
                 ),
             ),
-            replica.steps_taken if replica.counts_steps else None,
+            replica.steps_taken,
             replica.finish,
             replica.make_watched_step(run),
         )

@@ -35,6 +35,7 @@ class Evaluation:
         self._exporters = as_tuple(spec.exporters)
         self._timer = self._new_timer()
         self.key = spec.name or ""
+        # What would make the results of an earlier call those of another evaluation.
         self.settings = {"steps": spec.steps}
         self.step: int | None = None
         self.metrics: dict[str, Any] | None = None
@@ -154,6 +155,7 @@ def went_through_input(estimator: Estimator, max_steps: int | None) -> bool:
 def was_asked_for(model_dir: Path, step: int, max_steps: int | None) -> bool:
     """Tell whether evaluations of the last step of a training to `max_steps` are done."""
     recorded = _recorded(model_dir, step)
+    # Not by `get`: None is one of its values.
     return "max_steps" in recorded and recorded["max_steps"] == max_steps
 
 

@@ -117,6 +117,7 @@ def _extended_model_fn(
                 if hasattr(metric, "reset"):
                     added[name].reset()
             added[name].update(*inputs)
+        # Where names clash the new metric counts, as in tf.estimator.
         eval_metrics.update({**own, **added})
 
     return replace(spec, update_metrics=update)

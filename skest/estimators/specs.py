@@ -107,6 +107,8 @@ class EvalSpec:
     """
 
     input_fn: Callable[..., Any]
+    # Numbers as in tf.estimator.EvalSpec, so that scripts evaluate as often as they
+    # did.
     steps: int | None = 100
     name: str | None = None
     hooks: Several[Hook] = ()

@@ -55,6 +55,7 @@ def role_of(config: RunConfig) -> Role:
 def wait_before_training(config: RunConfig) -> None:
     """Wait as long as ``max_worker_delay_secs`` says, if this is a worker."""
     if config.task_type == "worker" and not config.is_chief:
+        # tf.estimator waits up to 60 seconds where nothing is said.
         delay = _SECONDS_BETWEEN_STARTS * (config.task_id + 1)
         time.sleep(min(delay, config.max_worker_delay_secs or 0.0))
 

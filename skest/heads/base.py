@@ -246,6 +246,7 @@ prediction_hooks, lr_scheduler, clip_norm
         # A network for prediction may end in plain logits.
         if mode == ModeKeys.TRAIN:
             self.check_network(network)
+        # As in tf.estimator, weights are not needed to predict.
         if mode != ModeKeys.PREDICT:
             check_given(labels, self._title)
             encode = self._with_own_features(encode)
@@ -292,6 +293,8 @@ prediction_hooks, lr_scheduler, clip_norm
     @property
     def _summaries(self) -> _Summaries | None:
         """What `EstimatorSpec` takes as ``summaries``: losses under names of heads."""
+        # "loss" is what the run writes; `Head` of tf.estimator adds "loss/<name>" for
+        # heads with names.
         return self._named_losses if self.name else None
 
     def _named_losses(
@@ -363,6 +366,7 @@ class RegularizedHead:
         """Add a batch to the metrics of the head, and to that of the terms."""
         self.head.update_metrics(eval_metrics, labels, logits, features, self._terms())
 
+    # Called in every step: a tensor made once would be a constant without a gradient.
     def _terms(self) -> list[Any]:
         return [loss() if callable(loss) else loss for loss in self.losses]
 

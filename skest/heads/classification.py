@@ -339,6 +339,7 @@ def check_thresholds(thresholds: Any, owner: str) -> tuple[float, ...]:
     ValueError
         If one is not between 0 and 1.
     """
+    # At 0 and 1 a sigmoid decides nothing: all rows, or none, are beyond them.
     values = () if thresholds is None else tuple(thresholds)
     for value in values:
         if not 0 < value < 1:

@@ -71,6 +71,8 @@ def class_names(vocabulary: Sequence[str] | None, n_classes: int) -> np.ndarray:
     -------
     ndarray of str, shape (n_classes,), dtype object
     """
+    # Decimal strings, as in tf.estimator: "classes" of a served model are always
+    # strings.
     names = map(str, range(n_classes)) if vocabulary is None else vocabulary
     return np.array(list(names), dtype=object)
 
@@ -301,6 +303,7 @@ def numbers(array: np.ndarray, owner: str) -> np.ndarray:
     """
     kind: str = array.dtype.kind
     if kind == "O":
+        # With a None among them they are no numbers; NaN is one, which heads refuse.
         kind = pd.api.types.infer_dtype(array.ravel(), skipna=False)
     if kind in ("b", "i", "u", "boolean", "integer"):
         return array.astype(np.int64)
@@ -395,6 +398,7 @@ def encode_weights(features: Any, column: str | WeightColumn, owner: str) -> Ten
             f"Weights of {owner}, column {needed[0]!r}, must be numbers; got "
             f"{first(values)} of dtype {values.dtype}."
         )
+    # Negative ones pass, as in tf.estimator.
     finite = np.isfinite(values)
     if not finite.all():
         row = int(np.argwhere(~finite)[0][0])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`MultiHead`: several targets of one network, any of which may be missing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,6 +76,7 @@ class MultiHead(Head):
         self.head_weights = head_weights
         self._by_name = _check_heads(heads)
         self._factors = _check_head_weights(head_weights, list(self._by_name))
+        # As MultiHead of tf.estimator calls itself.
         self.name = "_".join(self._by_name)
         self.loss_reduction = heads[0].loss_reduction
 
@@ -181,10 +182,6 @@ class MultiHead(Head):
             encoded, known = labels_and_known(given[name])
             losses[name] = head.compute_loss(encoded, parts[name], features, known)
         return losses
-
-    @property
-    def _summaries(self) -> Callable[[Any, Any, Any], Mapping[str, Tensor]]:
-        return self._named_losses
 
     def _named_losses(
         self, labels: Any, logits: Any, features: Any
@@ -302,6 +299,8 @@ class MultiHead(Head):
         parts, given = self._split(logits), self._by_head(labels, "labels")
         for name, head in self._by_name.items():
             part, of_head = parts[name], given[name]
+            # A dictionary of labels and gaps passes through unchanged, so that this
+            # encodes raw ones.
             if not isinstance(of_head, Tensor):
                 of_head = _encode_beside(head, part, of_head)
             # tf.estimator.MultiHead has the losses of its heads as metrics, each the
@@ -369,10 +368,13 @@ def _check_heads(heads: Any) -> dict[str, SingleTaskHead]:
                 f"Every head of a MultiHead needs a name; {head!r} has none. Pass name=... "
                 "to it: labels, metrics and predictions are found by it."
             )
+        # tf.estimator lets the second head overwrite the first.
         if head.name in by_name:
             raise ValueError(
                 f"The heads of a MultiHead need different names; got {head.name!r} twice."
             )
+        # A sum and a mean would be added, and weighed against each other by the batch
+        # size.
         if head.loss_reduction != heads[0].loss_reduction:
             raise ValueError(
                 "The heads of a MultiHead need the same 'loss_reduction'; got "

@@ -190,6 +190,7 @@ class MultiLabelHead(SingleTaskHead):
                     f"{self._title} got a {kind.__name__} among the lists of classes. "
                     "Pass an empty list where there are none."
                 )
+        # A byte each: a table of labels may be as large as that of the features.
         indicators = np.zeros((len(cells), self.n_classes), dtype=np.uint8)
         rows = np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
         if rows.size:
@@ -226,6 +227,7 @@ class MultiLabelHead(SingleTaskHead):
         return {
             PredictionKeys.LOGITS: lambda logits: logits,
             PredictionKeys.PROBABILITIES: torch.sigmoid,
+            # All of them, not the predicted ones, as in tf.estimator.
             PredictionKeys.CLASSES: lambda z: np.broadcast_to(
                 names, (z.shape[0], self.n_classes)
             ),

@@ -163,6 +163,8 @@ class PoissonRegressionHead(RegressionHead):
         label_dimension: int = 1,
         weight_column: str | WeightColumn | None = None,
         loss_reduction: str = "sum_over_batch_size",
+        # As in tf.estimator: Stirling's term has no gradient, but is a part of the
+        # likelihood.
         compute_full_loss: bool = True,
         name: str | None = None,
     ) -> None:
@@ -217,6 +219,7 @@ class LogisticRegressionHead(RegressionHead):
         weight_column: str | WeightColumn | None = None,
         loss_reduction: str = "sum_over_batch_size",
         name: str | None = None,
+        # tf.estimator's has one label. Last, so that its arguments keep their places.
         label_dimension: int = 1,
     ) -> None:
         super().__init__(

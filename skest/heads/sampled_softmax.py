@@ -21,6 +21,7 @@ from skest.metrics import Mean, Metric
 
 # Classes are drawn as integers below this, the finest steps that float64 has at 1.
 _WHOLE = 2**53
+# Below it, an interval of the draws could be empty: 2**-53 is 1.1e-16.
 _SMALLEST_SHARE = 1e-15
 _NAMED: Mapping[str, Callable[[int], np.ndarray]] = {
     # Zipf's law, as tf.random.log_uniform_candidate_sampler has it: classes are in the
@@ -114,6 +115,8 @@ default="log_uniform"
             nn.init.xavier_uniform_(weight, generator=generator)
             nn.init.zeros_(bias)
         self.weight = row_table(weight)
+        # Evaluation multiplies all of it, so that its place in memory decides how sums
+        # are rounded (see `lend` of `Checkpoint`).
         self.weight.is_multiplied = True  # type: ignore[attr-defined]
         self.bias = row_table(bias)
 
@@ -204,6 +207,7 @@ def sampled_logits(labels: Tensor, sample: Mapping[str, Tensor]) -> Tensor:
     for table in (sample["weight"], sample["bias"]):
         bring_rows(table, ids)
     rows, bias = row_lookup(sample["weight"], ids), row_lookup(sample["bias"], ids)
+    # One product a row, not a matrix of all rows times all labels.
     of_labels = (hidden * rows[:n_labels].view_as(hidden)).sum(-1, keepdim=True)
     of_sampled = F.linear(hidden, rows[n_labels:], bias[n_labels:, 0])
     # A label that is drawn as well must not count as wrong: remove_accidental_hits of
@@ -259,6 +263,8 @@ def class_shares(distribution: Any, n_classes: int, owner: str) -> np.ndarray:
             f"{n_classes} classes; got an array of shape {frequencies.shape}."
         )
     frequencies = frequencies.astype(np.float64)
+    # Of the finite ones, so that the message names the infinite one, and not all
+    # others.
     total = np.abs(frequencies[np.isfinite(frequencies)]).sum()
     right = np.isfinite(frequencies) & (frequencies > _SMALLEST_SHARE * total)
     if not right.all():

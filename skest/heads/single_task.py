@@ -373,6 +373,8 @@ default="sum_over_batch_size"
         dict of str to Metric
             The names end in "/<name>" if the head has one.
         """
+        # A mean by the weights, where the loss is divided by the number of rows: as in
+        # tf.estimator, the two differ if there are weights.
         metrics: dict[str, Metric] = {MetricKeys.AVERAGE_LOSS: Mean()}
         if regularization_losses:
             metrics[REGULARIZATION_LOSS] = Mean()

@@ -434,7 +434,8 @@ class Timer:
 
         It is, the first time asked, and when training went back behind the last event.
         """
-        # As SecondOrStepTimer, which triggers at the first step.
+        # As SecondOrStepTimer, which triggers at the first step. An evaluator sees steps
+        # go back where the chief goes on from an older checkpoint.
         if self._last_step is None or step < self._last_step:
             return True
         if step == self._last_step:

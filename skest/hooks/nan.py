@@ -136,6 +136,8 @@ def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
     targets = list(_columns(labels, "the labels", "label"))
     broken = _all_broken(inputs)
     if broken:
+        # Encoded features are one matrix for arrays and DataFrames of plain numbers;
+        # people know their columns by name.
         broken = _all_broken(_named(raw, features)) or broken
     broken = [*broken, *_all_broken(targets)]
     columns = [*inputs, *targets]

@@ -119,6 +119,8 @@ class CheckpointSaverHook(Hook):
 
     def end(self, run: Run) -> None:
         """Save the last state unless that is done."""
+        # After an error, `recorded` of engine/training.py saves; nothing does in
+        # tf.estimator.
         if self._saved_step != run.global_step:
             self._save(run)
         elif not self._saved_as_finished:
@@ -139,6 +141,9 @@ class CheckpointSaverHook(Hook):
             run.save_checkpoint()
         self._saved_step = run.global_step
         for listener in self.listeners:
+            # As `after_save` of tf.estimator.CheckpointSaverListener; what is true but
+            # not True, such as a result that a listener happens to return, asks for
+            # nothing.
             if listener.after_save(run) is True:
                 run.request_stop(f"{type(listener).__name__} asked to stop")
 
@@ -190,6 +195,8 @@ class StopAtStepHook(Hook):
         self._stop_if_reached(run)
 
     def _stop_if_reached(self, run: Run) -> None:
+        # Not ==: in a cluster the global step counts the steps of all workers, and
+        # leaps.
         if run.global_step >= self._stop_at:
             run.request_stop(f"reached step {self._stop_at}")
 
@@ -266,6 +273,7 @@ class GlobalStepWaiterHook(Hook):
         if read_step is None:
             return
         said_at = -_SECS_BETWEEN_LINES
+        # Also Ctrl-C asks to stop, and is heard of here only.
         while not run.should_stop:
             # As GlobalStepWaiterHook of TensorFlow, which reads the variable of the
             # parameter servers.

@@ -100,6 +100,7 @@ class SummarySaverHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Find the directory, and start the clock."""
+        # For its error, before the first step.
         output_directory(self._output_dir, run, "SummarySaverHook")
         self._timer = self._timer._restarted()
         self._forget()
@@ -160,6 +161,7 @@ class SummarySaverHook(Hook):
 
 
 def _tag(kind: str, name: str) -> str:
+    # TensorBoard groups tags by their slashes.
     return f"{kind}/{name.replace('.', '/')}"
 
 

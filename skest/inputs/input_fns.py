@@ -18,6 +18,8 @@ from skest.inputs.files import FileBatches, Part, import_arrow
 from skest.inputs.pipeline import Pipeline
 
 
+# No default, as in TensorFlow: predictions in another order would be as wrong as a
+# training in that of the table.
 def _check_shuffle(shuffle: Any) -> None:
     if not isinstance(shuffle, bool | np.bool_):
         raise ValueError(
@@ -81,6 +83,7 @@ def numpy_input_fn(
     _check_shuffle(shuffle)
 
     def input_fn(config: Any = None) -> ArrayDataset:
+        # A seed of the function goes before that of the run.
         run_seed = seed if config is None or seed is not None else config.random_seed
         return ArrayDataset(
             x,
@@ -294,6 +297,7 @@ def parquet_input_fn(
     )
     # Files without rows count for nothing, not even for the types of the columns.
     fragments = [f for f in _fragments(pa, files, "parquet") if f.metadata.num_rows]
+    # What is read at a time, and what workers share among themselves.
     groups = [g for f in fragments for g in f.split_by_row_group() if _n_rows(g)]
     return _input_fn(
         "parquet_input_fn",
@@ -375,6 +379,7 @@ def csv_input_fn(
         "csv_input_fn",
         files,
         [{name: types.get(name) for name in _types(f)} for f in fragments],
+        # How many rows a CSV file has is known when it is read.
         [Part(partial(_read_csv, pa, f.path, parse, schema), None) for f in fragments],
         "file",
         batch_size=batch_size,

@@ -41,6 +41,7 @@ def context_of(task: TaskConfig) -> InputContext | None:
     # Evaluators read all, and parameter servers nothing.
     if n_workers < 2 or not (task.is_chief or task.type == "worker"):
         return None
+    # By its index alone, worker 0 would read what the chief reads (tensorflow#23294).
     return InputContext(n_workers, 0 if task.is_chief else task.index + 1)
 
 

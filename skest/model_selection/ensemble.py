@@ -195,6 +195,8 @@ def check_can_average(estimator: Any, y: Any) -> None:
         )
 
 
+# Scorers of scikit-learn take an estimator. These give them what was predicted once,
+# since a round of the choice scores the mean with each candidate.
 class _Known:
     """Predicts what it was given."""
 

@@ -102,7 +102,10 @@ def fit_many(
             f"'rows' must have an entry for each of the {len(clones)} estimators; "
             f"got {len(own_rows)}."
         )
+    # The clock that all processes share; each looks at it by itself.
     end = np.inf if time_limit is None else time.time() + time_limit
+    # Each fit by itself, and in processes: to take steps of several networks together
+    # gained a tenth at best, and threads took longer than one.
     calls = [
         delayed(in_time)(
             partial(_fit, model, data, own, on_error),

@@ -61,6 +61,7 @@ class SearchProgress(Listener):
         scores = [self._score(tasks) for tasks in self._by_candidate.values()]
         done = [score for score in scores if score is not None]
         title, parts = "Cross-validation", [f"{self._n_fitted} of {self._n_fits} fits"]
+        # Without a search there is no candidate.
         if None not in self._by_candidate:
             title = "Search"
             parts.insert(0, f"{len(done)} of {len(scores)} candidates done")

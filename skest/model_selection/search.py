@@ -60,6 +60,7 @@ def _constructor(**changed: Any) -> Callable[[type], type]:
             vars(self).update({n: given.arguments.pop(n) for n in _ADDED_DEFAULTS})
             base.__init__(*given.args, **given.kwargs)
 
+        # `get_params` and `clone` go by it, as do editors: it names all parameters.
         construct.__signature__ = signature  # type: ignore[attr-defined]
         cls.__init__ = construct
         cls._parameter_constraints = {**base._parameter_constraints, **_ADDED}
@@ -124,6 +125,7 @@ class _Search:
     def _resource_to_go_on(self) -> str:
         return ""
 
+    # A private method of BaseSearchCV, which is called before the first fit.
     def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
         if self.ensemble:
             if not self.refit:
@@ -154,6 +156,7 @@ class _Search:
     def _end_early(self) -> None:
         """Set what a search sets at its end."""
 
+    # A private method of BaseSearchCV: what it returns becomes cv_results_.
     def _format_results(
         self, candidate_params: Any, n_splits: int, out: Any, more_results: Any = None
     ) -> Any:
@@ -326,6 +329,7 @@ class _HalvingSearch(_Search):
                     f"{self.resource!r} of the estimator, which is {number!r}. Give one "
                     f"of them a number, e.g. max_resources=81."
                 )
+            # Of a copy: a fit must not change parameters.
             search = copy.copy(self)
             search.max_resources = number
         super(_HalvingSearch, search)._check_input_parameters(X, y, split_params)

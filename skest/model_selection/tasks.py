@@ -45,7 +45,10 @@ class Task:
     """
 
     def __init__(self, batch: Any, callback: Callable[..., Any]) -> None:
+        # One call: `compute_batch_size` of joblib's base is 1.
         ((self.call, args, kwargs),) = batch.items
+        # By name, because the calls are private functions of scikit-learn, whose
+        # arguments move.
         self._bound = inspect.signature(self.call).bind(*args, **kwargs)
         self.given: dict[str, Any] = self._bound.arguments
         self.callback = callback
@@ -101,6 +104,7 @@ class Tasks(ParallelBackendBase):
         self._limit = time_limit
         # Within the task of another search, whose time may be over first.
         self._outer = listener() or Listener()
+        # The clock that all processes share; each looks at it by itself.
         own = np.inf if time_limit is None else time.time() + time_limit
         self._end = min(own, self._outer.end)
         self._waiting: list[Task] = []
@@ -182,6 +186,7 @@ class Tasks(ParallelBackendBase):
     def _call(self, task: Task) -> Callable[[], Any]:
         """Return the call of a task; an estimator that was trained before goes on."""
         if self._keep or self._resource:
+            # The ensemble, or the next round, needs what was fitted.
             task.given["return_estimator"] = True
         if not self._resource or self._candidate(task) not in self._trained:
             return task.bound()
@@ -277,6 +282,7 @@ def _go_on(call: Callable[[], Any], estimator: Any, resource: str, n_more: int) 
             estimator.set_params(**own)
         return estimator
 
+    # What `_fit_and_score` of scikit-learn calls, and measures.
     estimator.fit = go_on
     try:
         return call()

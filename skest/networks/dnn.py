@@ -91,10 +91,10 @@ class BatchNorm(nn.Module):
     running_var: Tensor
 
     def __init__(
-        # The epsilon of Keras, which tf.estimator's networks have; torch's is 1e-5.
         self,
         num_features: int,
         momentum: float = 0.9,
+        # That of Keras, and of tf.estimator's networks; torch's is 1e-5.
         eps: float = 1e-3,
     ) -> None:
         super().__init__()
@@ -263,6 +263,8 @@ class DNN(nn.Module):
             scales = torch.empty(n_members, n_inputs, dtype=dtype)
             if initialize:
                 sizes: Any = inputs.feature_sizes
+                # One number for all outputs of a feature: its encoding is scaled as a
+                # whole.
                 drawn = torch.randn(n_members, len(sizes), generator=generator)
                 scales.copy_(drawn.repeat_interleave(torch.tensor(sizes), dim=1))
             self.member_scales = nn.Parameter(scales)
@@ -294,6 +296,7 @@ class DNN(nn.Module):
     def forward(self, features: dict[str, Tensor]) -> Any:
         """Return logits of shape (n_rows, logits_dimension), or what `output` gives."""
         logits = self.logits(self.hidden(features))
+        # Members are trained apart (`member_loss`), and speak as one later.
         if self.mean_logits is None or self.training:
             return logits
         return self.mean_logits(logits)

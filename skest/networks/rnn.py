@@ -118,10 +118,13 @@ class RNN(nn.Module):
         if self.context is not None:
             context = self.context(features["context"]).unsqueeze(1)
             steps = torch.cat([steps, context.expand(-1, steps.shape[1], -1)], dim=2)
+        # Padding lies behind the steps, and can't change the state before it: it is
+        # computed, and not looked at.
         for name in self._layers:
             steps, _ = self.get_submodule(name)(steps)
         last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, steps.shape[2])
         state = steps.gather(1, last).squeeze(1)
+        # An empty sequence has the state before the first step.
         return state.masked_fill((lengths == 0).unsqueeze(1), 0)
 
 
@@ -150,6 +153,7 @@ def _initialize(layer: nn.RNNBase, generator: torch.Generator | None) -> None:
             nn.init.zeros_(parameter)
     if isinstance(layer, nn.LSTM):
         # The gates are in the order: input, forget, cell, output.
+        # `unit_forget_bias` of Keras: in the beginning, an LSTM keeps what it has seen.
         forget = slice(layer.hidden_size, 2 * layer.hidden_size)
         with torch.no_grad():
             layer.get_parameter("bias_ih_l0")[forget] = 1

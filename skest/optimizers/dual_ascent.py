@@ -18,6 +18,7 @@ from skest.optimizers.ftrl import loss_of
 
 _SUM = "dual_sum"
 _IDS, _DUALS = "example_ids", "duals"
+# Of 300,000 random examples none took more than 15; it is NaN that comes nowhere.
 _MAX_NEWTON_STEPS = 50
 _NEWTON_TOLERANCE = 1e-8  # of a step; after it, the error is about the square
 

@@ -282,6 +282,8 @@ class Ftrl(Elementwise):
             torch._foreach_add_(linears, params, alpha=2 * group["l2_shrinkage"])
 
         # `denominators`, n'^p until here, becomes what w' is divided by.
+        # As `ApplyFtrl` of TensorFlow, where Keras puts beta beside l2: (n'^p + beta) /
+        # lr + 2 l2.
         torch._foreach_add_(denominators, group["beta"] + 2 * group["l2"] * lr)
         torch._foreach_div_(denominators, lr)
         # An element without any gradient so far may have 0 / 0, which shall be 0.

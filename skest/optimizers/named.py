@@ -39,6 +39,8 @@ _ADAM = {"betas": (0.9, 0.999), "eps": 1e-7}
 #: Optimizers by name, with their defaults; see `make_optimizer`.
 OPTIMIZERS: Mapping[str, NamedOptimizer] = MappingProxyType(
     {
+        # Keras begins at 0.1. From torch's 0, a first step is as large as the rate,
+        # whatever the gradient.
         "adagrad": NamedOptimizer(
             torch.optim.Adagrad, 0.001, {"initial_accumulator_value": 0.1, "eps": 1e-7}
         ),
@@ -270,6 +272,7 @@ def _shares(
             )
         pattern, optimizer = pair
         # As a list of routes: a parameter goes to the first pattern that takes it.
+        # `fnmatch` would not tell upper from lower case on Windows.
         names = [name for name in left if fnmatchcase(name, pattern)]
         if not names:
             raise ValueError(

@@ -165,6 +165,7 @@ def load_named_state(
         slots.update(scalars["values"].get(name, {}))
         if slots:
             state[position] = slots
+    # Both past a guard that imports torch's compiler.
     packed = without_dynamo(type(optimizer).state_dict)(optimizer)["param_groups"]
     for group, saved in zip(packed, scalars["param_groups"], strict=True):
         set_group_options(group, saved["options"])
@@ -216,6 +217,7 @@ def _has_fused(optimizer: Optimizer, parameter: Tensor) -> bool:
     device = parameter.device.type
     if device == "cpu" or not isinstance(rule, torch.optim.Adagrad):
         return True
+    # As a GPU showed: fused Adagrad does not work on CUDA before torch 2.12.
     return device == "cuda" and TorchVersion(torch.__version__) >= "2.12"
 
 

@@ -105,7 +105,7 @@ def test_every_steps():
         (3, range(1, 10), [1, 4, 7]),
         (3, range(5, 12), [5, 8, 11]),  # the first time asked, wherever that is
         (10, [1, 2, 25, 26, 35], [1, 25, 35]),  # steps may be left out
-        (10, [1, 11, 12, 4, 5, 14, 15], [1, 11, 4, 14]),  # servers may be restored
+        (10, [1, 11, 12, 4, 5, 14, 15], [1, 11, 4, 14]),  # a training may go back
     ]:
         assert due_at(Timer(every_steps=every), steps) == due
 

@@ -36,6 +36,7 @@ from skest.exceptions import NanLossDuringTrainingError
 
 # All that a process holds of a table at a time.
 _BLOCK_BYTES = 1 << 24
+# Servers draw no random numbers: states of generators stay with the process.
 _OF_THIS_PROCESS = "random:"
 # torch imports its compiler for the first optimizer of a process.
 _SECONDS_TO_BEGIN = 60.0

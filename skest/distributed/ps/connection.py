@@ -270,6 +270,7 @@ def welcome(
                 "tasks."
             ) from None
         kind, index = (hello.control.get(key) for key in Peer._fields)
+        # It is going to be logged: nobody shall send escapes to a terminal.
         is_name = isinstance(kind, str) and kind.isascii() and kind.isprintable()
         if hello.code != Op.HELLO or not is_name or type(index) is not int:
             raise WireError("it does not say who it is.")
@@ -497,6 +498,7 @@ class PSClient:
             self._sessions[ps].send_packed(content)
         timeout = self._timeout + more_seconds
         replies = {ps: self._sessions[ps].receive(timeout) for ps in requests}
+        # Every push goes to all servers; that number 0 counts is the global step.
         if 0 in replies and replies[0].code != Status.REFUSED:
             self.step = max(self.step, replies[0].step)
             self.is_stopping |= "stop" in replies[0].control

@@ -33,6 +33,7 @@ class _Dense:
         for parameter, value in zip(
             self._members, layout.parts(self.values), strict=True
         ):
+            # The network computes with what lies in the buffer, where it comes to.
             parameter.data = value
 
     def gradients(self) -> list[Tensor]:
@@ -165,6 +166,9 @@ class Exchange:
         if self._num_ps == 1:
             return [(ids, slice(None))]
         # Row i is row i // n of server i % n: partition_strategy "mod" of TensorFlow.
+        # Vocabularies begin with what is frequent: with contiguous parts, the first of 20
+        # servers had 13 times the mean number of rows of a batch, with these 1.02 times
+        # (Zipf's law with exponent 1.05).
         servers = ids.remainder(self._num_ps)
         places = [(servers == ps).nonzero().ravel() for ps in range(self._num_ps)]
         return [(ids[at].div(self._num_ps, rounding_mode="floor"), at) for at in places]

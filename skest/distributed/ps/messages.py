@@ -20,6 +20,8 @@ HEADER_BYTES = 64
 LIMIT = 1 << 28
 #: Largest JSON object, in bytes.
 MAX_CONTROL = 1 << 24
+# Magic, code, bytes of JSON and of tensors, global step, number, place in the session,
+# 0. Nothing is pickled: who knows the secret may spoil weights, but runs no code.
 _HEADER = struct.Struct("<8q")
 _MAGIC = 0x736B657374  # "skest"
 # What comes is viewed where it lies, for which torch asks that it is aligned.

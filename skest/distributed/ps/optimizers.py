@@ -76,12 +76,13 @@ class Shard:
         lock: AbstractContextManager[Any],
     ) -> None:
         self.variables, self.ps, self._lock = variables, ps, lock
-        self._dense = [v for v in variables.of_kind("dense", ps)]
+        self._dense = variables.of_kind("dense", ps)
         self._tables = variables.of_kind("table", ps)
         # Ids are checked against these before an update begins, not by torch in its midst.
         n_rows = [n_rows_of(v.shape[0], ps, variables.num_ps) for v in self._tables]
         self._n_rows, self._limits = n_rows, torch.tensor(n_rows, dtype=torch.int64)
         self._layout = layout_of(self._dense)
+        # Dense variables are views of it: a pull copies one piece of memory.
         self._buffer = torch.zeros(self._layout.size, dtype=torch.uint8)
         self._parameters: dict[str, nn.Parameter] = {}
         for v, place in zip(self._dense, self._layout.parts(self._buffer), strict=True):
@@ -291,6 +292,8 @@ def rebuilt_optimizer(
     try:
         with TablesElsewhere():  # slots that are made at once are replaced below
             taken = list(inspect.signature(cls).parameters)[1:]
+            # Some have no default: those of the first group do, for each group has its
+            # own.
             first = {key: groups[0][key] for key in taken if key in groups[0]}
             made = cls(groups, **first)
     except Exception as error:

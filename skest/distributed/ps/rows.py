@@ -214,6 +214,8 @@ def _lookup(number: int, ids: Tensor, with_first: bool) -> _Lookup:
     return number, id(ids), version, with_first
 
 
+# Rows travel, not tables: 1.39 MB a step, where all of a table of a million rows of 16
+# numbers took 126 MB (1,024 examples with 8 ids each).
 class RemoteRows:
     """The row tables of a network whose rows are in parameter servers.
 
@@ -277,6 +279,7 @@ class RemoteRows:
         dict of int to Tensor
             Unique ids by the number of the table.
         """
+        # Rows are marked with it, so that no mark has to be taken off.
         self._step += 1
         if sum(table.bytes_held() for table in self._tables) > _KEPT_BYTES:
             self._marks.forget()

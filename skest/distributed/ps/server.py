@@ -241,6 +241,7 @@ class ParameterServer:
         self._stopped.set()
 
     def _accept(self) -> None:
+        # To see when the server ends.
         self._listening.settimeout(_GLANCE)
         while not self._stopped.is_set():
             try:
@@ -312,6 +313,7 @@ class ParameterServer:
         is raised before the answer; an error behind it is one of the optimizer.
         """
         shard = self._held
+        # Not even without `use_locking`: pushes side by side lost updates, or failed.
         with self._updating:  # an optimizer takes one step at a time
             # Read to its end before the first variable changes: a malformed push changes
             # none.
@@ -408,6 +410,7 @@ class _Conversation:
             self._send(self._answer(request))
             return
         for i, j, values in request.control.get("options", ()):
+            # Tasks tell what has changed: what they told before holds on.
             self._options.setdefault((i, j), {}).update(values)
         self._server.push(self._peer, request, self._options, self._send)
 

@@ -272,8 +272,8 @@ def place(sizes: Mapping[str, int], num_ps: int) -> dict[str, int]:
     """
     load = [0] * num_ps
     chosen = {}
-    # The largest first, each to who has least: at most 4/3 of the best load (Graham
-    # 1969).
+    # At most 4/3 of the best load (Graham 1969). In turns, as TensorFlow's servers get
+    # theirs by default, the largest may all come to one.
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         # Even an empty variable takes part in a request.
         ps = min(range(num_ps), key=lambda ps: (load[ps], ps))

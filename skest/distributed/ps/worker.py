@@ -145,6 +145,7 @@ class AsyncReplica(Replica):
                 self._end_with(error)
         finally:
             self.close()
+        # No error: the task ends as the others did.
         return isinstance(error, TrainingOverError)
 
     def latest(self, store: CheckpointStore) -> Checkpoint | None:
@@ -225,9 +226,11 @@ class AsyncReplica(Replica):
             self.client,
             self._variables,
             ["dense", "table"],
+            # An evaluation may look at NaN; no file shall have it.
             refuse_nan=self._is_saving,
         )
         if not self._is_saving:
+            # All must be here before the next request, which ends the snapshot.
             found = found.fetched()
         trained = {v.name for v in self._variables.all if v.kind != "constant"}
         others = {o: n for o, n in aliases(run.network).items() if n in trained}
@@ -273,6 +276,7 @@ class AsyncReplica(Replica):
                 self.client.connect()
                 found = self.client.ask_all(Message(Op.INFO))
             except PeerLostError as error:
+                # All sessions anew: an answer may still be owed in some.
                 self.client.close()
                 problem = str(error)
             else:
@@ -351,6 +355,8 @@ class AsyncReplica(Replica):
         loss = gradients(features, labels)
         if after_backward is not None:
             after_backward()
+        # Here, as the train_op of a worker of tf.estimator does: a server has a part of
+        # the gradients, and can't tell their norm.
         clip_trained(run.spec)
         self._exchange.push()
         return loss

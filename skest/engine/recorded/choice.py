@@ -86,6 +86,7 @@ def make_step(
     if reason is not None:
         report(f"Training steps are taken eagerly: {reason}.")
         return eager
+    # Optimizers make their slots in the first step.
     # What a step needs from servers may be known from the third one on only.
     first = 1 if halves is LOCAL else 2
     is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))

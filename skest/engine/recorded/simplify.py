@@ -42,6 +42,7 @@ _WITH_NUMBERS = (
 )
 _LISTS, _NUMBERS = (list, tuple), (bool, int, float)
 _MAKE_SPARSE = _aten._sparse_coo_tensor_with_dims_and_tensors.default
+# With the position of the argument of `_MAKE_SPARSE` that is given back.
 _PART_OF_SPARSE = {_aten._indices.default: 3, _aten._values.default: 4}
 
 
@@ -52,7 +53,6 @@ class Storages:
     ----------
     calls : iterable of Call
         The step, as it was recorded.
-
     """
 
     def __init__(self, calls: Iterable[Call]) -> None:
@@ -65,6 +65,8 @@ class Storages:
             arguments = call.arguments
             for value in arguments:
                 self._roots.setdefault(value, self._first_constant(value))
+            # A result in the memory of an argument is a view of it, whatever the
+            # operation is called.
             by_storage = {
                 storage: self._roots[value]
                 for value in arguments
@@ -261,6 +263,7 @@ class _Simplifier:
         memory = {storage_of(value.tensor) for value in call.arguments}
         if None in memory or storage_of(call.results[0].tensor) in memory:
             return
+        # What it was a view of was left out, for an equal value that lies elsewhere.
         args, kwargs = map_leaves((call.args, call.kwargs), Value, lambda v: v.tensor)
         views = call.function(*args, **kwargs)
         views = [views] if isinstance(views, Tensor) else views
@@ -327,6 +330,7 @@ class _Simplifier:
             return False
         self._folded.update(call.results)
         for value in call.results:
+            # Its tensor was computed when the step was recorded.
             value.kind = "constant"
         return True
 
@@ -387,6 +391,7 @@ def _needed(
     for call in reversed(calls):
         written = [storages.root(value) for value in call.written]
         is_check = call.returned is None and not written  # it can but fail
+        # Constants outlive a step: they are variables, slots and buffers.
         changes = any(root.kind == "constant" for root in written)
         lasts = is_check or call.is_random or changes
         if lasts:
@@ -522,6 +527,7 @@ def _write_zeros(call: Call, written: list[Call]) -> bool:
     source, mask, number = call.args
     integer = _INTEGERS.get(source.tensor.dtype)
     is_by_row = mask.tensor.shape == (*source.tensor.shape[:-1], 1)
+    # Not 0.0, which might be -0.0: that has a bit.
     is_zero = type(number) is int and number == 0
     if integer is None or not is_by_row or not is_zero or source.tensor.shape[-1] == 1:
         return False

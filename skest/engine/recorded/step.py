@@ -117,6 +117,7 @@ class GraphStep:
 
     def __call__(self, features: Any, labels: Any) -> Tensor:
         """Take a step and return the loss, detached, from before the update."""
+        # The way of most steps: of the batch, only the number of rows is looked at.
         if self._tensors_of and (replay := self._of_rows.get(len(labels))):
             self.n_replayed += 1
             return replay(self._tensors_of(features, labels))
@@ -177,6 +178,7 @@ class GraphStep:
             with recorder:
                 loss = halves.compute(spec, features, labels)
         except Exception as error:  # what fails in any case, fails again
+            # The eager step below draws the same numbers, and moves averages once.
             undo()
             failure = f"it cannot be recorded: {type(error).__name__}"
             return self._eager(features, labels), failure
