@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
-from skest.checkpoints.format import STATE, checksum, read_checkpoint
-from skest.checkpoints.format import _crc32_of as crc32_of
+from skest.checkpoints.format import STATE, checksum, crc32_of, read_checkpoint
 from skest.distributed.ps import checkpoint as transfer
 from skest.distributed.ps.optimizers import Shard
 from skest.exceptions import CorruptCheckpointError, NanLossDuringTrainingError
