@@ -243,7 +243,10 @@ REFUSED = {
     "text halfway down": ([1.5] * 30 + ["abc"] * 30, "'c' must hold .*'abc'"),
     "impossible date": (["2026-01-31", "2026-02-31"] * 30, "'c' .* got '2026-02-31'"),
     "huge integer": ([10**400] * 60, "'c' holds .* too large for a float"),
-    "durations": ([np.timedelta64(1, "h")] * 60, "'c' holds dates or durations"),
+    "durations": (
+        [np.timedelta64(1, "h")] * 60,
+        "'c' holds .*durations.*total_seconds",
+    ),
 }
 LEFT_OUT = {
     "no number": [np.nan] * 60,

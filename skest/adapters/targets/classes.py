@@ -50,7 +50,7 @@ class ClassTarget(Target):
 
     def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
         """Learn the classes; `classes` are all of them if `y` may lack some."""
-        _, known = self._column(y, gaps)
+        _, known = self._column(y, gaps, warn=True)
         check_classification_targets(known)
         # Sorted, as scikit-learn has `classes_`; class 1 of two is the positive one.
         self.classes = np.unique(known if classes is None else np.asarray(classes))
@@ -124,12 +124,14 @@ class ClassTarget(Target):
         none = TargetScale.none(logits.shape[1])
         return none._replace(scale=none.scale / temperature)
 
-    def _column(self, y: Any, gaps: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _column(
+        self, y: Any, gaps: bool, warn: bool = False
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the labels, and those that are there in a type of their own."""
         if hasattr(y, "dtype") and is_extension_array_dtype(y.dtype):
             values = pd.Series(y.to_numpy(dtype=object), dtype=object)
             y = values.infer_objects().to_numpy()
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(y, warn=warn)  # by `learn` only: once a fit
         known = y
         if gaps:
             known = y[~pd.isna(y)]
