@@ -210,6 +210,10 @@ def test_class_weights_of_unknown_classes(classifier_class, blobs):
     X, y = blobs
     with pytest.raises(ValueError, match=r"The classes, \[7\], of 'class_weight'"):
         make(classifier_class, class_weight={7: 2.0}).fit(X, y)
+    for value, error in [(-1, ValueError), ("high", TypeError)]:
+        said = rf"'class_weight\[1\]' of .* number of at least 0; got {value!r}"
+        with pytest.raises(error, match=said):
+            make(classifier_class, class_weight={1: value}).fit(X, y)
 
 
 @pytest.mark.parametrize(
