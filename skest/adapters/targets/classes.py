@@ -50,7 +50,7 @@ class ClassTarget(Target):
 
     def learn(self, y: Any, *, gaps: bool = False, classes: Any = None) -> None:
         """Learn the classes; `classes` are all of them if `y` may lack some."""
-        _, known = self._column(y, gaps, warn=True)
+        _, known = self._column(y, gaps)
         check_classification_targets(known)
         # Sorted, as scikit-learn has `classes_`; class 1 of two is the positive one.
         self.classes = np.unique(known if classes is None else np.asarray(classes))
@@ -76,7 +76,8 @@ class ClassTarget(Target):
         self, y: Any, *, gaps: bool = False, strict: bool = True
     ) -> NDArray[Any]:
         """Return the positions of the classes; with gaps as floats, NaN where missing."""
-        column, known = self._column(y, gaps)
+        # Here, and not in `learn`: every fit encodes, and a warm start learns no classes.
+        column, known = self._column(y, gaps, warn=True)
         if column.dtype.kind == "O":  # which may hold what cannot be looked up
             check_classification_targets(known)
         # Each distinct label is looked up once.
@@ -131,7 +132,7 @@ class ClassTarget(Target):
         if hasattr(y, "dtype") and is_extension_array_dtype(y.dtype):
             values = pd.Series(y.to_numpy(dtype=object), dtype=object)
             y = values.infer_objects().to_numpy()
-        y = column_or_1d(y, warn=warn)  # by `learn` only: once a fit
+        y = column_or_1d(y, warn=warn)
         known = y
         if gaps:
             known = y[~pd.isna(y)]
