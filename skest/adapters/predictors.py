@@ -19,6 +19,7 @@ from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets.classes import ClassTarget, LabelsTarget, as_matrix
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
+from skest.core.checks import check_not_negative
 from skest.core.sklearn_compat import Interval, StrOptions
 from skest.feature_columns.sources import is_frame
 from skest.keys import PredictionKeys
@@ -209,6 +210,8 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
                     f"The classes, {unknown}, of 'class_weight' are not in y; the classes "
                     f"are {self.classes_.tolist()}."
                 )
+            for label, value in given.items():
+                check_not_negative(value, f"class_weight[{label}]", type(self).__name__)
             given = {k: v for k, v in given.items() if k in self.classes_[present]}
         by_class = np.ones(len(self.classes_))
         by_class[present] = compute_class_weight(

@@ -9,15 +9,17 @@ import numpy as np
 
 from skest.checkpoints.layers import layers_of
 from skest.core.tables import TitledTable, html_table
-from skest.feature_columns.describe import Description, describe
+from skest.feature_columns.describe import describe
 
 _MOST_CLASSES = 5
+# As many as pandas shows of a table. A notebook, where a table is folded, has all.
+_MOST_ROWS = 60
 
 
 def summary_text(model: Any) -> str:
     """Return the summary of a fitted estimator as text."""
     blocks = [f"{type(model).__name__}: {_target(model)}", _training(model)]
-    return "\n".join([*blocks, *(f"\n{part.text()}" for part in _parts(model))])
+    return "\n".join([*blocks, *(f"\n{_cut(part)}" for part in _parts(model))])
 
 
 def summary_html(model: Any) -> str:
@@ -31,6 +33,15 @@ def chosen_table(title: str, reasons: Mapping[str, tuple[Any, str]]) -> TitledTa
     """Return what was chosen for parameters, and why."""
     rows = [(name, _short(value), why) for name, (value, why) in reasons.items()]
     return TitledTable(title, ("parameter", "value", "why"), rows)
+
+
+def _cut(part: TitledTable) -> str:
+    """Return a table as text, without what would flood a terminal."""
+    text = part._replace(rows=part.rows[:_MOST_ROWS]).text()
+    n_more = len(part.rows) - _MOST_ROWS
+    return (
+        f"{text}\n… and {n_more:,} more; a notebook shows all" if n_more > 0 else text
+    )
 
 
 def _target(model: Any) -> str:
@@ -64,9 +75,11 @@ def _parts(model: Any) -> Iterator[TitledTable]:
     for parameter in model._column_parameters:
         columns = getattr(model, f"{parameter}_")
         if columns is not None:
-            described: list[Any] = describe(columns.active)
-            title = f"{parameter}_: {_count(len(described), 'column')}"
-            yield TitledTable(title, Description._fields, described)
+            described = describe(columns.active)
+            title = f"{parameter}_: {_count(len(columns.active), 'column')}"
+            # By what they read: a column's own name says little more than its kind.
+            rows = [(d.reads, d.kind, d.size, d.learned) for d in described]
+            yield TitledTable(title, ("column", "kind", "size", "learned"), rows)
     checkpoint = model.estimator_.checkpoint
     if checkpoint is not None:
         yield layers_of(checkpoint)

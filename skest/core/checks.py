@@ -161,6 +161,16 @@ def check_all(
     return objects
 
 
+def check_input_fn(input_fn: Any, owner: str | None = None) -> None:
+    """Raise TypeError if something is no function, such as the data themselves."""
+    if not callable(input_fn):
+        raise TypeError(
+            f"'input_fn'{f' of {owner}' if owner else ''} must be a function that "
+            f"returns an iterable of batches; got {type(input_fn).__name__}. Wrap data "
+            "as `lambda: data`, or use skest.inputs.numpy_input_fn."
+        )
+
+
 # What is called by a user's code, or calls skest on its behalf.
 _BETWEEN = {"skest", "sklearn", "joblib", "contextlib"}
 # What was said within `each_once`, and the place in the code that called.

@@ -18,7 +18,7 @@ class TitledTable(NamedTuple):
         return f"{self.title}\n{text_table([self.head, *self.rows])}"
 
 
-def text_table(rows: Sequence[Sequence[str]], widest: int = 60) -> str:
+def text_table(rows: Sequence[Sequence[str]], widest: int = 90) -> str:
     """Return rows of cells in columns that are aligned; long cells are cut."""
     cut = [[c if len(c) <= widest else f"{c[: widest - 1]}…" for c in r] for r in rows]
     widths = [max(map(len, column)) for column in zip(*cut, strict=True)]

@@ -9,6 +9,7 @@ from skest.core.checks import (
     Several,
     check_all,
     check_directory_name,
+    check_input_fn,
     check_integer,
     check_not_negative,
 )
@@ -56,7 +57,7 @@ class TrainSpec:
     saving_listeners: Several[CheckpointListener] = ()
 
     def __post_init__(self) -> None:
-        _check_input_fn(self.input_fn, "TrainSpec")
+        check_input_fn(self.input_fn, "TrainSpec")
         if self.max_steps is not None:
             check_integer(self.max_steps, "max_steps", "TrainSpec", 1)
         _set_all(self, "hooks", Hook)
@@ -118,7 +119,7 @@ class EvalSpec:
     eval_every_steps: int | None = None
 
     def __post_init__(self) -> None:
-        _check_input_fn(self.input_fn, "EvalSpec")
+        check_input_fn(self.input_fn, "EvalSpec")
         if self.steps is not None:
             check_integer(self.steps, "steps", "EvalSpec", 1)
         if self.name is not None:
@@ -138,8 +139,3 @@ def _set_all(spec: TrainSpec | EvalSpec, name: str, kind: type) -> None:
     """Make a tuple of a field, and check what is in it."""
     values = check_all(getattr(spec, name), kind, name, type(spec).__name__)
     object.__setattr__(spec, name, tuple(values))
-
-
-def _check_input_fn(input_fn: Any, owner: str) -> None:
-    if not callable(input_fn):
-        raise TypeError(f"'input_fn' of {owner} must be a function; got {input_fn!r}.")

@@ -84,9 +84,9 @@ class FeaturesIn:
 
     def _html_repr(self) -> str:
         """Return scikit-learn's diagram, and what each column is and has learned."""
-        rows = describe(self._described)
-        n_columns = f"{len(rows)} feature column" + "s" * (len(rows) != 1)
-        table = html_table(n_columns, Description._fields, rows)
+        described = list(self._described)
+        n_columns = f"{len(described)} feature column" + "s" * (len(described) != 1)
+        table = html_table(n_columns, Description._fields, describe(described))
         return f"{super()._html_repr()}{table}"  # type: ignore[misc]
 
     def _table(self, X: Any) -> Table:

@@ -413,8 +413,9 @@ def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:
 def _refuse_times(key: Hashable, kind: str) -> NoReturn:
     raise ValueError(
         f"Column {key!r} holds dates or durations ({kind}), which have no meaning as a "
-        "feature by themselves. Derive numbers or categories from them first, e.g. the "
-        "hour, the weekday or the days since an event."
+        "feature by themselves. Derive numbers or categories from them first: "
+        "parsed_numeric_column reads the month, the weekday or the hour of dates, and "
+        "pandas makes numbers of durations by .dt.total_seconds()."
     )
 
 

@@ -2,7 +2,9 @@
 """What a person is told of feature columns: kind, size and learned state, in a table."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ _SECONDS_OF_A_DAY = 86400
 
 
 class Description(NamedTuple):
-    """A line about a feature column."""
+    """A line about a feature column, and those that are over it."""
 
     name: str
     kind: str
@@ -29,7 +31,10 @@ class Description(NamedTuple):
 
 
 def describe(columns: Iterable[Any]) -> list[Description]:
-    """Return a line about each of some columns, fitted or not.
+    """Return lines about some columns, fitted or not.
+
+    A column that is over another of them, as the piecewise linear code of a number is,
+    shares its line: most tables of numbers have one beside each.
 
     Examples
     --------
@@ -40,23 +45,35 @@ def describe(columns: Iterable[Any]) -> list[Description]:
     Description(name='age', kind='numeric', reads='age', size='1 number', \
 learned='mean 30, deviation 10')
     """
-    return [
-        Description(
-            column.name,
-            _kind(column),
-            ", ".join(map(str, column.feature_keys)),
-            _size(column),
-            "; ".join(_learned(column)),
-        )
-        for column in columns
-    ]
+    columns = list(columns)
+    names = {column.name for column in columns}
+    lines: dict[str, list[Any]] = {}
+    for column in columns:
+        # By name: what is inferred as a source of others has parameters of its own.
+        inner = getattr(_inner(column), "name", column.name)
+        lines.setdefault(inner if inner in names else column.name, []).append(column)
+    return [_line(name, group) for name, group in lines.items()]
 
 
-def _kind(column: Any) -> str:
+def _line(name: str, columns: Sequence[Any]) -> Description:
+    keys = chain.from_iterable(column.feature_keys for column in columns)
+    learned = chain.from_iterable(map(_learned, columns))
+    return Description(
+        name,
+        ", ".join(dict.fromkeys(_kind(column, name) for column in columns)),
+        ", ".join(dict.fromkeys(map(str, keys))),
+        _size(columns),
+        "; ".join(dict.fromkeys(learned)),
+    )
+
+
+def _kind(column: Any, line: str | None = None) -> str:
+    """Return what a column is, and over what, if that is not said by its line."""
     words = re.findall("[A-Z][a-z]*", type(column).__name__.removesuffix("Column"))
-    kind = " ".join(words).lower()
+    part = getattr(column, "parse", "").replace("_", " ")  # of a date
+    kind = f"{' '.join(words).lower()} {part}".rstrip()
     inner = _inner(column)
-    return kind if inner is None else f"{kind} of {_kind(inner)}"
+    return kind if inner is None or inner.name == line else f"{kind} of {_kind(inner)}"
 
 
 def _inner(column: Any) -> Any | None:
@@ -64,14 +81,16 @@ def _inner(column: Any) -> Any | None:
     return getattr(column, "categorical", None) or getattr(column, "source", None)
 
 
-def _size(column: Any) -> str:
-    is_dense = hasattr(type(column), "size")
-    try:
-        size = column.size if is_dense else column.num_buckets
-    except (NotFittedError, TypeError, ValueError):  # wrong parameters are for fit
-        return "open"
-    what = "number" if is_dense else "level"
-    return f"{size:,} {what}{'s' * (size != 1)}"
+def _size(columns: Iterable[Any]) -> str:
+    sizes = Counter[str]()
+    for column in columns:
+        is_dense = hasattr(type(column), "size")
+        try:
+            size = column.size if is_dense else column.num_buckets
+        except (NotFittedError, TypeError, ValueError):  # wrong parameters are for fit
+            return "open"
+        sizes["number" if is_dense else "level"] += size
+    return ", ".join(f"{n:,} {what}{'s' * (n != 1)}" for what, n in sizes.items())
 
 
 def _value(number: float, column: Any) -> str:
@@ -97,15 +116,19 @@ def _learned(column: Any) -> Iterator[str]:
         levels = list(map(str, column.vocabulary))
         more = ", …" if len(levels) > _MOST_LEVELS else ""
         yield f"levels {', '.join(levels[:_MOST_LEVELS])}{more}"
+    filled = state.get("fill_", ())
+    fill = [_value(number, column) for number in filled] if len(filled) == 1 else []
     if "center_" in state and "statistics_" not in state:
         if len(column.center_) > 1:
             yield f"scales of {len(column.center_):,} numbers"
         else:
             center = _value(column.center_[0], column)
             scale = _range(column.scale_[0], column)
-            yield _SCALES[column.normalizer].format(center, scale)
-    if len(state.get("fill_", ())) == 1:
-        yield f"gaps become {_value(column.fill_[0], column)}"
+            # Mostly it is the mean, and said once.
+            fills = " fills gaps" if center in fill else ""
+            yield _SCALES[column.normalizer].format(center + fills, scale)
+            fill = [] if fills else fill
+    yield from (f"gaps become {value}" for value in fill)
     if len(state.get("indicated_", ())):
         yield "gaps marked"
     if "quantile_maps_" in state:

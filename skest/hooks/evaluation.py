@@ -4,7 +4,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from skest.core.checks import Several, check_all, check_integer
+from skest.core.checks import Several, check_all, check_input_fn, check_integer
 from skest.hooks.base import Hook, Run, Timer
 
 
@@ -90,8 +90,7 @@ class InMemoryEvaluatorHook(Hook):
             raise TypeError(
                 f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
             )
-        if not callable(input_fn):
-            raise TypeError(f"'input_fn' must be a function; got {input_fn!r}.")
+        check_input_fn(input_fn, "InMemoryEvaluatorHook")
         check_integer(every_n_iter, "every_n_iter", "InMemoryEvaluatorHook", 1)
         self._estimator = estimator
         self._input_fn = input_fn

@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from skest.config.cluster import TaskConfig
+from skest.core.checks import check_input_fn
 from skest.inputs.batches import check_batches
 from skest.inputs.input_context import InputContext
 from skest.inputs.loaders import repeatable, shard_loader
@@ -151,12 +152,7 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
     TypeError
         If it is not callable or requires an argument that is not available.
     """
-    if not callable(input_fn):
-        raise TypeError(
-            "'input_fn' must be a function that returns an iterable of batches; "
-            f"got {type(input_fn).__name__}. Wrap data as `lambda: data`, or use "
-            "skest.inputs.numpy_input_fn."
-        )
+    check_input_fn(input_fn)
     if isinstance(input_fn, FunctionType) and not input_fn.__code__.co_varnames:
         return input_fn()  # the usual case, for which reading a signature takes long
     parameters = inspect.signature(input_fn).parameters

@@ -90,7 +90,8 @@ class _Ensemble:
             if not isinstance(member, SkestEstimator):
                 raise ExportError(
                     "An ensemble can be exported if its members are estimators of skest, "
-                    f"without steps before them; got {type(member).__name__}."
+                    f"without steps before them; got {type(member).__name__}. Columns "
+                    "that are described to the estimator do what such steps do."
                 )
         name = type(self).__name__
         # Members that were fitted here have learned numbers of classes.

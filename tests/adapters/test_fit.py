@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn.base import ClassifierMixin, clone
 from sklearn.compose import make_column_transformer
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
@@ -45,6 +45,13 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
         model.predict_log_proba(X), np.log(probability), rtol=1e-4, atol=1e-5
     )
     assert model.decision_function(X).shape == (200,)
+
+
+def test_a_column_vector_is_warned_of_once(table):
+    X, y = table
+    with pytest.warns(DataConversionWarning, match="column-vector") as said:
+        make(DNNClassifier, max_iter=1).fit(X, pd.DataFrame({"y": y}))
+    assert len(said) == 1
 
 
 def test_fitted_attributes(table, columns):

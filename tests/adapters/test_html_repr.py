@@ -56,9 +56,10 @@ def test_the_summary_of_a_fitted_estimator():
     assert "the best validation loss was" in text
     for row in (
         r"batch_size +32 +larger for larger tables",
-        r"age +numeric +age +1 number +mean 4\.\d+, deviation 2\.\d+; gaps become 4\.\d+",
-        r"<b>_indicator +indicator of vocabulary list +<b> +2 numbers +levels u&v, w",
-        r"age_ple +piecewise linear of numeric +age +8 numbers +\d+ edges from .*",
+        r"column +kind +size +learned",
+        r"age +numeric, piecewise linear +9 numbers +"
+        r"mean 4\.\d+ fills gaps, deviation 2\.\d+; \d+ edges from .* to .*\d",
+        r"<b> +indicator of vocabulary list +2 numbers +levels u&v, w",
         r"hidden_0 +8 x 11, 8 +96",
     ):
         assert re.search(f"^{row}$", text, re.M), row
@@ -68,6 +69,40 @@ def test_the_summary_of_a_fitted_estimator():
     assert "<td>larger for larger tables</td>" in shown
     assert "levels u&amp;v, w" in shown
     assert "nowrap><b>" not in shown
+
+
+def test_the_summary_of_a_wide_table_is_cut_in_a_terminal():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.choice(list("ab"), (40, 70))).add_prefix("kind_")
+    model = DNNClassifier(4, max_iter=1, random_state=0).fit(table, [0, 1] * 20)
+    text = model.summary()
+    assert "feature_columns_: 70 columns" in text
+    assert "kind_59 " in text
+    assert "kind_60" not in text
+    assert "\n… and 10 more; a notebook shows all\n" in text
+    assert "kind_69" in model._repr_html_()
+
+
+def test_parts_of_a_date_have_lines_of_their_own():
+    when = pd.date_range("2025-01-01", periods=40, freq="9D")
+    model = DNNClassifier(4, max_iter=1, random_state=0)
+    text = model.fit(pd.DataFrame({"when": when}), [0, 1] * 20).summary()
+    for part in ("seconds", "month", "day of year"):
+        assert re.search(f"^when +parsed {part}, piecewise linear +9 numb", text, re.M)
+
+
+def test_what_fills_gaps_if_it_is_not_the_center():
+    age = fc.numeric_column("age", normalizer="robust", default_value="mean")
+    shown = age.fit({"age": [1.0, 2.0, 3.0, 14.0]})._repr_html_()
+    assert "median 2, spread 2; gaps become 5<" in shown
+
+
+def test_a_column_over_another_one_shares_its_line():
+    age = fc.numeric_column("age")
+    over = [fc.piecewise_linear_column(age, [0.0, 2.0]), fc.bucketized_column(age, [1])]
+    shown = fc.FeatureColumns([over[0], age, over[1]])._repr_html_()
+    assert "3 feature columns" in shown
+    assert "<td nowrap>piecewise linear, numeric, bucketized</td>" in shown
 
 
 def test_columns_before_and_after_fit():

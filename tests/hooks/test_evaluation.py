@@ -40,7 +40,7 @@ def test_writes_results_and_no_checkpoint(tmp_path):
 def test_wrong_arguments():
     for arguments, error, match in [
         ((None, table_fn()), TypeError, "'estimator' must be a skest.Estimator"),
-        ((make(), [1]), TypeError, "'input_fn' must be a function"),
+        ((make(), [1]), TypeError, "'input_fn' of .*Hook must be a function"),
         ((make(), table_fn(), None, [3]), TypeError, "'hooks' must be .*Hook; got 3"),
         (
             (make(), table_fn(), None, (), None, 0),

@@ -76,7 +76,8 @@ class ClassTarget(Target):
         self, y: Any, *, gaps: bool = False, strict: bool = True
     ) -> NDArray[Any]:
         """Return the positions of the classes; with gaps as floats, NaN where missing."""
-        column, known = self._column(y, gaps)
+        # Here, and not in `learn`: every fit encodes, and a warm start learns no classes.
+        column, known = self._column(y, gaps, warn=True)
         if column.dtype.kind == "O":  # which may hold what cannot be looked up
             check_classification_targets(known)
         # Each distinct label is looked up once.
@@ -124,12 +125,14 @@ class ClassTarget(Target):
         none = TargetScale.none(logits.shape[1])
         return none._replace(scale=none.scale / temperature)
 
-    def _column(self, y: Any, gaps: bool) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _column(
+        self, y: Any, gaps: bool, warn: bool = False
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the labels, and those that are there in a type of their own."""
         if hasattr(y, "dtype") and is_extension_array_dtype(y.dtype):
             values = pd.Series(y.to_numpy(dtype=object), dtype=object)
             y = values.infer_objects().to_numpy()
-        y = column_or_1d(y, warn=True)
+        y = column_or_1d(y, warn=warn)
         known = y
         if gaps:
             known = y[~pd.isna(y)]
