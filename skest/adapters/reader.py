@@ -122,6 +122,11 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         """Return the weights of the rows, or None if there are none."""
         if sample_weight is None:
             return None
+        if isinstance(sample_weight, str):  # tf.estimator's weight_column is a name
+            raise TypeError(
+                "'sample_weight' takes the numbers themselves, one for each row; got the "
+                f"name {sample_weight!r}. Give X[{sample_weight!r}]."
+            )
         # Only the length of the second argument counts. All-zero weights are refused.
         return check_sample_weight(
             sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
@@ -158,7 +163,11 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 "'X_val' and 'y_val' serve early stopping, but early_stopping=False. Set "
                 'it to True or "auto", or leave them out.'
             )
-        return rows, self._check_evaluation_rows(X_val, y_val, weight_val)
+        try:
+            return rows, self._check_evaluation_rows(X_val, y_val, weight_val)
+        except (TypeError, ValueError) as error:
+            error.add_note("This is about 'X_val' and 'y_val'.")
+            raise
 
     def _check_evaluation_rows(
         self, X: Any, y: Any, sample_weight: Any, *, strict: bool = True

@@ -82,11 +82,13 @@ def columns_of(
     parts = parts or {}
     if isinstance(table, Mapping):
         return _pick(names, parts, table, lambda key: table[key])
-    # By what it can do, not by its class: pandas and polars need not be installed.
+    # By what it can do, not by its class: none of them need be installed.
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
         if len(names) == 1 and _is_matrix(table, names[0], parts):
             return {names[0]: np.asarray(table)}
-        return _pick(names, parts, table.columns, lambda key: table[key])
+        # The columns of an Arrow table are no names.
+        keys = getattr(table, "column_names", table.columns)
+        return _pick(names, parts, keys, lambda key: table[key])
     if isinstance(table, np.ndarray) and len(names) == 1:
         return {names[0]: table}
     if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):

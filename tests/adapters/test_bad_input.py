@@ -146,7 +146,16 @@ def test_wrong_validation_rows_are_refused_before_training(table):
     )
     with pytest.raises(ValueError, match="'age'"):
         model.fit(X, y, X_val=changed("age", np.nan)(X), y_val=y)
+    with pytest.raises(ValueError, match="inconsistent") as refused:
+        model.fit(X, y, X_val=X[:9], y_val=y[:8])
+    assert refused.value.__notes__ == ["This is about 'X_val' and 'y_val'."]
     assert steps == []
+
+
+def test_weights_are_no_name_of_a_column(table):
+    X, y = table
+    with pytest.raises(TypeError, match=r"the numbers themselves.*Give X\['age'\]"):
+        skest.DNNClassifier().fit(X, y, sample_weight="age")
 
 
 def test_labels_of_another_kind(classifier_class, blobs):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import skest
@@ -104,6 +105,7 @@ COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}
         COLUMNS,
         pd.DataFrame(COLUMNS),
         pl.DataFrame(COLUMNS),
+        pa.table(COLUMNS),
         [{"a": 1, "b": "x"}, {"a": 2, "b": "y", "other": 0}],
     ],
     ids=lambda table: type(table).__module__.partition(".")[0],
@@ -111,7 +113,8 @@ COLUMNS = {"a": [1, 2], "b": ["x", "y"], "other": [0, 0]}
 def test_tables(table):
     found = columns_of(table, ["b", "a"])
     assert list(found) == ["b", "a"]
-    assert list(found["a"]) == [1, 2] and list(found["b"]) == ["x", "y"]
+    assert np.array_equal(found["a"], [1, 2])
+    assert np.array_equal(found["b"], ["x", "y"])
 
 
 @pytest.mark.parametrize(
