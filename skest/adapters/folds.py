@@ -165,13 +165,17 @@ def _given_logits(
     features: Any, labels: Any, mode: str, *, head: Head
 ) -> EstimatorSpec:
     """Return a model whose logits are among the features."""
-
-    def encode(features: Any) -> dict[str, Tensor]:
-        return {_LOGITS_KEY: torch.as_tensor(features[_LOGITS_KEY])}
-
-    return head.create_estimator_spec(
-        features, mode, _GivenLogits(), labels, encode=encode
+    spec = head.create_estimator_spec(
+        features, mode, _GivenLogits(), labels, encode=lambda _: {}
     )
+    own: Any = spec.encode
+
+    def encode(features: Any) -> dict[str, Any]:
+        # A `loss_fn` that takes features is not to see the logits among them.
+        others = {k: column for k, column in features.items() if k != _LOGITS_KEY}
+        return {**own(others), _LOGITS_KEY: torch.as_tensor(features[_LOGITS_KEY])}
+
+    return replace(spec, encode=encode)
 
 
 class _GivenLogits(nn.Module):

@@ -10,12 +10,14 @@ from sklearn.metrics import log_loss, mean_poisson_deviance
 
 from skest import (
     DNNClassifier,
+    DNNEstimator,
     DNNLinearCombinedClassifier,
     DNNRegressor,
     MultiHeadEstimator,
     RunConfig,
 )
 from skest.export import load
+from skest.heads import RegressionHead
 
 FEW = {"max_iter": 3, "n_members": 2, "random_state": 0}
 
@@ -152,3 +154,18 @@ def test_each_of_several_heads_has_its_mean(table, tmp_path):
     assert metrics["average_loss/row"] == pytest.approx(squares, rel=1e-4)
     served = load(model.export(tmp_path)).run(X, "predict")
     np.testing.assert_allclose(served["kind/probabilities"], kinds, rtol=1e-4)
+
+
+def test_a_loss_sees_the_features_of_training(table):
+    seen = set()
+
+    def loss_fn(labels, logits, features):
+        seen.add(tuple(features))
+        return (logits - labels) ** 2
+
+    X = table[0][["age"]].fillna(0)
+    model = DNNEstimator(RegressionHead(loss_fn=loss_fn), (4,), **FEW).fit(X, X["age"])
+    assert model.fold_estimators_
+    mse = np.mean((model.predict(X) - X["age"]) ** 2)
+    assert model.evaluate(X, X["age"])["average_loss"] == pytest.approx(mse, rel=1e-4)
+    assert seen == {("age",)}
