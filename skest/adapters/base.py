@@ -29,12 +29,13 @@ from skest.adapters.fit import (
     drop_embeddings,
     keep_embeddings,
 )
-from skest.adapters.folds import evaluation, fit_by_folds, predictions
+from skest.adapters.folds import fit_by_folds
 from skest.adapters.held_out import Course, LiveScore, refit_on_all
 from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
 from skest.adapters.summary import chosen_table, summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
+from skest.adapters.together import evaluation, predictions
 from skest.adapters.warm_source import source_scale, with_source_statistics
 from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import FormerArguments, each_once
@@ -66,6 +67,7 @@ class SkestEstimator(
     best_validation_score_: float | None
     _scale: TargetScale | None
     _is_refit = False  # trained in the end on what was held out, too
+    _is_interrupted = False  # by Ctrl-C, in the last training
 
     # What subclasses define
 

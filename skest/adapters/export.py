@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.fit import core_on_cpu, drop_embeddings
-from skest.adapters.folds import predictions
 from skest.adapters.targets.several import SeveralTargets
+from skest.adapters.together import predictions
 from skest.adapters.user_model import BARE_KEY, UserModel
 from skest.checkpoints.checkpoint import load_variables
 from skest.core.console import said_if_long
@@ -110,7 +110,9 @@ def fitted_onnx(estimator: Any, example: Any = None) -> OnnxGraph:
     if isinstance(models[0], UserModel):
         return user_onnx(estimator, models[0], classes_of(target), example)
     return mean_onnx(
-        *([models], [1], head),
+        [models],
+        times=[1],
+        head=head,
         classes=classes_of(target),
         forms=_forms_of(estimator),
         name=type(estimator).__name__,

@@ -106,7 +106,10 @@ class CoreTraining:
             ]
         all_hooks = [progress, *callbacks, *own_hooks]
         core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
-        warn_if_interrupted(model, core)
+        # To be asked before another checkpoint is put in, which has no such reason.
+        model._is_interrupted = core.stop_reason == INTERRUPTED
+        if model._is_interrupted:
+            warn_of_interruption(model, core)
         # One epoch, as of partial_fit, is not meant to converge.
         if n_epochs > 1 and progress.is_patient:
             warn_unless_converged(model, core, n_epochs)
@@ -213,8 +216,8 @@ def bound_model_fn(model: Any, weighted: bool) -> Callable[..., EstimatorSpec]:
     )
 
 
-def warn_if_interrupted(owner: object, estimator: Estimator) -> None:
-    """Warn if a training has just been interrupted; its owner is fitted nevertheless.
+def warn_of_interruption(owner: object, estimator: Estimator) -> None:
+    """Warn that a training has just been interrupted; its owner is fitted nevertheless.
 
     Parameters
     ----------
@@ -223,8 +226,6 @@ def warn_if_interrupted(owner: object, estimator: Estimator) -> None:
     estimator : Estimator
         What was trained, as the training left it.
     """
-    if estimator.stop_reason != INTERRUPTED:
-        return
     checkpoint = estimator.checkpoint
     n_steps = 0 if checkpoint is None else checkpoint.global_step
     warn(

@@ -1,39 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Few rows, held out in turn: a network for each fold, and what all predict together.
+"""Few rows, held out in turn: a network for each fold, and one for all.
 
 Every fold has columns and a network of its own, trained on the other folds and kept as it
 was when it did best on this one. The mean of such networks predicts better than a single
 one that has seen all rows; it is the "k-fold bagging" of AutoGluon (arXiv 2003.06505).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from skest.adapters.features import WEIGHT_KEY, Rows
+from skest.adapters.features import Rows
 from skest.adapters.fit import core_as_fitted
 from skest.adapters.held_out import Course, end_of_cycle
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Scored
-from skest.canned.dnn import mean_logits
-from skest.core.console import INTERRUPTED, voice
+from skest.core.console import voice
 from skest.core.random import seed_sequence
-from skest.engine.evaluation import as_arrays
-from skest.engine.model import pure_model_fn
-from skest.estimators.estimator import Estimator
-from skest.heads.base import Head
-from skest.inputs.array_dataset import ArrayDataset
-from skest.spec import EstimatorSpec
-
-# Key of the mean of the logits, beside the raw features.
-_LOGITS_KEY = "__logits__"
 
 
 def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
@@ -68,9 +54,10 @@ def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
         trial._fit_rows(train, held_out, of_fold, again=True)
         scores = trial.validation_scores_
         # What the fold has learned is better than nothing: it becomes the model.
-        if trial.estimator_.stop_reason == INTERRUPTED or not scores:
+        if trial._is_interrupted or not scores:
             trial.config = model.config
             model._become(trial)
+            model.fold_estimators_ = [_to_predict_with(done, None) for done in trials]
             return
         until = min(until, len(scores))
         curves.append(scores)
@@ -88,99 +75,17 @@ def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
     model.validation_scores_ = by_fold.mean(axis=0).tolist()
     model.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
     model._is_refit = True
-    model.fold_estimators_ = [_calibrated(trial, calibration) for trial in trials]
+    model.fold_estimators_ = [_to_predict_with(trial, calibration) for trial in trials]
 
 
-def _calibrated(trial: Any, calibration: TargetScale | None) -> Any:
-    """Return the estimator of a fold, to predict with and not to train on."""
+def _to_predict_with(trial: Any, calibration: TargetScale | None) -> Any:
+    """Return the estimator of a fold, calibrated and without what training needs."""
     if calibration is not None:
         trial._scale = calibration.after(trial._scale)
     core = trial.estimator_
     checkpoint = replace(core.checkpoint, optimizer={}, scalars={})
     trial.estimator_ = core_as_fitted(trial, core.config, checkpoint, weighted=False)
     return trial
-
-
-def predictions(
-    model: Any,
-    features: Any,
-    keys: Sequence[Any] | None = None,
-    core_of: Callable[[Any], Estimator] = attrgetter("estimator_"),
-) -> dict[Any, NDArray[Any]]:
-    """Return the predictions of a fitted estimator, and of those of its folds with it.
-
-    Parameters
-    ----------
-    model : SkestEstimator
-        Fitted.
-    features : TableColumns
-        Raw, and checked.
-    keys : sequence or None
-        Predictions of the head that are wanted; None is all.
-    core_of : callable
-        Gives the core that computes for an estimator.
-    """
-    if not model.fold_estimators_:
-        size = model._predict_batch_size
-        return core_of(model).predict_table(features, keys, batch_size=size)
-    logits = _mean_logits(model, features, core_of)
-    return as_arrays(model._target.head(None).predictions(logits, keys), keys)
-
-
-def _mean_logits(
-    model: Any, features: Any, core_of: Callable[[Any], Estimator]
-) -> Tensor:
-    """Return the logits that stand for the mean of the predictions of all."""
-    keys, size = model._target.validation_keys, model._predict_batch_size
-    each = []
-    for member in (model, *model.fold_estimators_):
-        found = core_of(member).predict_table(features, keys, batch_size=size)
-        # Of several heads, as their logits lie in the network.
-        each.append(np.concatenate([found[key] for key in keys], axis=-1))
-    return mean_logits(model._target.head(None), torch.from_numpy(np.stack(each)))
-
-
-def evaluation(model: Any, rows: Rows) -> dict[str, float]:
-    """Return the metrics of a fitted estimator; with its folds, those of their mean."""
-    core, weighted = model.estimator_, rows.weight is not None
-    features = rows.with_normalised_weight()
-    if model.fold_estimators_:
-        logits = _mean_logits(model, rows.features, attrgetter("estimator_"))
-        features = features | {_LOGITS_KEY: logits.numpy()}
-        head = model._target.head(WEIGHT_KEY if weighted else None)
-        # Nothing is left to compute but the metrics, and nothing to write.
-        config = core.config.replace(model_dir=None, device="cpu")
-        evaluator = Estimator(partial(_given_logits, head=head), config=config)
-        evaluator.checkpoint = replace(core.checkpoint, variables={}, optimizer={})
-    else:
-        # Another core, for the head has a weight column only if there are weights.
-        evaluator = core_as_fitted(model, core.config, core.checkpoint, weighted)
-    size = model._predict_batch_size
-    dataset = ArrayDataset(features, rows.labels, batch_size=size)
-    return evaluator.evaluate(lambda: dataset)
-
-
-@pure_model_fn
-def _given_logits(
-    features: Any, labels: Any, mode: str, *, head: Head
-) -> EstimatorSpec:
-    """Return a model whose logits are among the features."""
-    spec = head.create_estimator_spec(
-        features, mode, _GivenLogits(), labels, encode=lambda _: {}
-    )
-    own: Any = spec.encode
-
-    def encode(features: Any) -> dict[str, Any]:
-        # A `loss_fn` that takes features is not to see the logits among them.
-        others = {k: column for k, column in features.items() if k != _LOGITS_KEY}
-        return {**own(others), _LOGITS_KEY: torch.as_tensor(features[_LOGITS_KEY])}
-
-    return replace(spec, encode=encode)
-
-
-class _GivenLogits(nn.Module):
-    def forward(self, features: dict[str, Tensor]) -> Tensor:
-        return features[_LOGITS_KEY]
 
 
 def _calibration_by_folds(

@@ -10,7 +10,7 @@ import torch
 from skest.adapters.features import Rows
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Scored, Target
-from skest.core.console import INTERRUPTED, voice
+from skest.core.console import voice
 from skest.engine.evaluation import predict_batch
 from skest.hooks.base import Run
 from skest.inputs.array_dataset import ArrayDataset
@@ -50,8 +50,8 @@ def refit_on_all(
 ) -> None:
     """Train anew on all rows, to the end of the cycle that was best on a part."""
     scores, best = model.validation_scores_, model.best_validation_score_
-    interrupted = model.estimator_.stop_reason == INTERRUPTED
-    if interrupted or not scores or any(h.chose_variables for h in model.hooks or ()):
+    chosen = any(hook.chose_variables for hook in model.hooks or ())
+    if model._is_interrupted or not scores or chosen:
         return
     # The first of equal scores, after which nothing was gained.
     best_at = 1 + int(np.argmax(scores))

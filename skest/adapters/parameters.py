@@ -66,8 +66,9 @@ estimator_ : skest.Estimator
     The core Estimator with the trained checkpoint.
 fold_estimators_ : sequence of estimators
     Those of the folds of 100 to 999 rows that the recipe held out in turn. They predict
-    together with the network of `estimator_`, by the mean; what goes on from a fit, as
-    `partial_fit`, goes on with that one alone. Else empty.
+    together with the network of `estimator_`, by the mean of probabilities or numbers
+    (of logits behind an `inverse_link_fn`); what goes on from a fit, as `partial_fit`,
+    goes on with that one alone. Else empty.
 model_dir_ : Path or None
     Directory of its checkpoints.
 warm_start_report_ : WarmStartReport or None
@@ -189,7 +190,8 @@ class TrainingParameters:
         fewer than 100 and there are no `hooks`, all rows are held out in turn, in five
         trainings, whose mean scores decide: of the ends of cycles within one standard
         error of the best epoch, the first. The networks of the folds then predict
-        together with that of the new training, see `fold_estimators_`.
+        together with that of the new training, see `fold_estimators_`; predictions and
+        exports take six times as much for that, and True keeps to one network.
     validation_fraction : float
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, inf or "auto"

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Few rows: the networks of the folds predict together with the one of all rows."""
 
+import os
 import pickle
+import signal
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from skest import (
 )
 from skest.export import load
 from skest.heads import RegressionHead
+from skest.hooks import ProgressBarHook
 
 FEW = {"max_iter": 3, "n_members": 2, "random_state": 0}
 
@@ -122,6 +125,43 @@ def test_only_the_training_on_all_rows_leaves_files(table, tmp_path):
     assert model.evaluate(X, y)["accuracy"] == pytest.approx(model.score(X, y))
     assert sorted(tmp_path.rglob("*")) == files
     assert list(tmp_path.iterdir()) == [model.model_dir_]
+
+
+class CtrlC(ProgressBarHook):
+    """Presses Ctrl-C in a training; it is a bar, for other hooks see no folds."""
+
+    def __init__(self, training):
+        self.training = training
+        self.n_begun = 0
+
+    def begin(self, run):
+        self.n_begun += 1
+
+    def after_step(self, run, loss):
+        if self.n_begun == self.training:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def end(self, run):
+        pass
+
+
+def test_an_interrupted_fit_keeps_what_the_folds_have_learned(table):
+    X, y = table
+    ctrl_c = CtrlC(training=3)
+    with pytest.warns(UserWarning, match="was interrupted"):
+        model = DNNClassifier((4,), hooks=(ctrl_c,), **FEW).fit(X, y)
+    assert ctrl_c.n_begun == 3
+    assert len(model.fold_estimators_) == 2
+    each = [m.predict_proba(X) for m in members_of(model)]
+    np.testing.assert_allclose(model.predict_proba(X), np.mean(each, 0), rtol=1e-5)
+
+
+def test_no_training_on_all_rows_follows_one_that_is_interrupted():
+    X = np.random.default_rng(0).normal(size=(1000, 2))
+    ctrl_c = CtrlC(training=1)
+    with pytest.warns(UserWarning, match="was interrupted"):
+        model = DNNClassifier((4,), hooks=(ctrl_c,), **FEW).fit(X, X[:, 0] > 0)
+    assert (ctrl_c.n_begun, model.n_steps_) == (1, 1)
 
 
 @pytest.mark.parametrize("loss", ["squared_error", "poisson"])
