@@ -3,8 +3,8 @@
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from skest.adapters.together import predictions
 from skest.adapters.user_model import BARE_KEY, UserModel
 from skest.checkpoints.checkpoint import load_variables
 from skest.core.console import said_if_long
+from skest.estimators.estimator import Estimator
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import Graph
 from skest.export.onnx.heads import LABELS
@@ -55,7 +56,8 @@ def export_fitted(
             model=model,
             estimator=type(estimator).__name__,
             global_step=checkpoint.global_step,
-            predict=partial(_expected, estimator, model.inputs),
+            # What is exported runs on a CPU; cuDNN computes with fewer digits.
+            predict=partial(_expected, estimator, model.inputs, cache(core_on_cpu)),
             example=example,
             known=_numbers_like_trained(model, [estimator]),
             assets=assets,
@@ -66,14 +68,14 @@ def export_fitted(
 def _expected(
     estimator: Any,
     inputs: Sequence[InputSpec],
+    core_of: Callable[[Any], Estimator],
     rows: Mapping[str, list[Any]],
 ) -> dict[str, np.ndarray]:
     """Return the predictions of the head, by the names that the graph gives them."""
     features = {spec.key: cells_of(spec, rows[spec.name]) for spec in inputs}
     if BARE_KEY in estimator._input_forms:
         features = {BARE_KEY: features[BARE]}
-    # What is exported runs on a CPU; cuDNN computes with fewer digits.
-    found = by_output(predictions(estimator, features, core_of=core_on_cpu))
+    found = by_output(predictions(estimator, features, core_of=core_of))
     # Names of classes belong to the target, not to the head.
     named = {key: v for key, v in found.items() if v.dtype.kind not in "OU"}
     if "class_ids" in found:
@@ -198,12 +200,13 @@ def mean_exported(
     )
     # The mean of probabilities, as VotingClassifier with voting="soft".
     key = "predictions" if classes_of(target) is None else "probabilities"
+    core_of = cache(core_on_cpu)
 
     def predict(rows: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
         features = {spec.key: cells_of(spec, rows[spec.name]) for spec in graph.inputs}
         # What the graph is compared with must be computed in another way than the graph.
         found = [
-            predictions(estimator, features, [key], core_on_cpu)[key]
+            predictions(estimator, features, [key], core_of)[key]
             for estimator in estimators
         ]
         return {key: np.average(found, axis=0, weights=times)}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from skest.adapters.features import Rows
 from skest.adapters.fit import core_as_fitted
-from skest.adapters.held_out import Course, end_of_cycle
+from skest.adapters.held_out import Course, end_of_cycle, train_on_all
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.base import Scored
 from skest.core.console import voice
@@ -64,17 +64,12 @@ def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
         trials.append(trial)
     by_fold = np.array([curve[:until] for curve in curves])
     epoch = best_epoch(by_fold, trial._ends(course.budget))
-    if say:
-        s = "s" * (epoch != 1)
-        say(f"Training on all {rows.n_rows:,} rows, for {epoch} epoch{s}")
     calibration = _calibration_by_folds(
         model, rows, fold, [history[epoch - 1] for history in histories]
     )
     whole = course._replace(until=epoch)
-    model._fit_rows(rows, None, whole, again=True, calibration=calibration)
-    model.validation_scores_ = by_fold.mean(axis=0).tolist()
-    model.best_validation_score_ = float(by_fold[:, epoch - 1].mean())
-    model._is_refit = True
+    best = float(by_fold[:, epoch - 1].mean())
+    train_on_all(model, rows, whole, calibration, by_fold.mean(axis=0).tolist(), best)
     model.fold_estimators_ = [_to_predict_with(trial, calibration) for trial in trials]
 
 

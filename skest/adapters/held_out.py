@@ -56,9 +56,6 @@ def refit_on_all(
     # The first of equal scores, after which nothing was gained.
     best_at = 1 + int(np.argmax(scores))
     until = end_of_cycle(best_at, model._ends(course.budget), len(scores))
-    if say := voice(model.verbose):
-        s = "s" * (until != 1)
-        say(f"Training on all {rows.n_rows:,} rows, for {until} epoch{s}")
     logits = history[until - 1]
     if logits is None:  # stopped within a cycle: the best epoch's state is there
         logits = model.estimator_.predict_table(
@@ -70,7 +67,22 @@ def refit_on_all(
         Scored(logits, held_out.labels, held_out.weight)
     )
     whole = course._replace(given=None, until=until)
-    model._fit_rows(rows, None, whole, again=True, calibration=calibration)
+    train_on_all(model, rows, whole, calibration, scores, best)
+
+
+def train_on_all(
+    model: Any,
+    rows: Rows,
+    course: Course,
+    calibration: TargetScale | None,
+    scores: list[float],
+    best: float,
+) -> None:
+    """Train anew on all rows; the scores stay those of rows that were held out."""
+    if say := voice(model.verbose):
+        s = "s" * (course.until != 1)
+        say(f"Training on all {rows.n_rows:,} rows, for {course.until} epoch{s}")
+    model._fit_rows(rows, None, course, again=True, calibration=calibration)
     model.validation_scores_, model.best_validation_score_ = scores, best
     model._is_refit = True
 
