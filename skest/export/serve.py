@@ -7,10 +7,10 @@ Also ``python -m skest.export.serve PATH``.
 import argparse
 import logging
 import os
+import queue
 import re
 import signal
 import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -46,10 +46,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
     )
-    stop = threading.Event()
-    # Only a flag: a handler runs in the midst of anything, where no lock may be taken.
+    # A handler may run in the midst of the wait below, where `threading.Event.set` would
+    # wait for a lock that the wait holds; the queue is made for that.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda number, _: signals.put(number))
     try:
         server = ModelServer(
             _models(options.models),
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
         parser.error(f"No version of {name!r} can be served: {reason}")
     # At once, even into a pipe: a script that started it waits for this line.
     print(f"Serving at {server.url}", flush=True)
-    stop.wait()
+    signals.get()
     if not server.stop(options.grace):
         # Without the interpreter, whose end aborts what still runs.
         logging.shutdown()
