@@ -227,6 +227,8 @@ def _check_feature(where: str, feature: Any) -> None:
         "texts_only": isinstance(feature.get("texts_only"), bool),
         "numbers_only": dtype == "string"
         and isinstance(feature.get("numbers_only"), bool),
+        "from_texts": dtype not in ("string", "bool")
+        and isinstance(feature.get("from_texts"), bool),
         "unit": dtype == "int64" and feature.get("unit") in ("us", MICROSECONDS),
         "columns": are_names and shape[1:] == [len(set(columns))] == [len(columns)],
     }

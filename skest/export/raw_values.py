@@ -163,8 +163,9 @@ class Feature:
         ``missing``, what stands for a missing value and fills up shorter lists, unless
         none may be missing; ``delimiter``, what separates the values in a text;
         ``columns``, if it is made of several columns of a table; ``texts_only``, if an
-        integer is no text; ``numbers_only``, if a text must be a number or blank; and
-        ``unit``, if the numbers are dates: microseconds since 1970.
+        integer is no text; ``numbers_only``, if a text must be a number or blank;
+        ``from_texts``, if a number may be written as a text; and ``unit``, if the
+        numbers are dates: microseconds since 1970.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -175,6 +176,7 @@ class Feature:
         self._delimiter = spec.get("delimiter")
         self._texts_only = bool(spec.get("texts_only"))
         self._numbers_only = bool(spec.get("numbers_only"))
+        self._from_texts = bool(spec.get("from_texts"))
         self._is_date = spec.get("unit") is not None
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
@@ -389,15 +391,18 @@ class Feature:
             return self._known_missing()
         if isinstance(cell, bool | int | float | np.number | np.bool_):
             return cell
+        if self._from_texts and isinstance(cell, str) and not cell.strip():
+            return self._known_missing()
         try:
             # What float() makes of decimals and the like; it would read texts, too, which
-            # the columns refuse for numbers.
-            if not isinstance(cell, str | bytes):
+            # most columns refuse for numbers.
+            if self._from_texts or not isinstance(cell, str | bytes):
                 return float(cell)
         except (TypeError, ValueError):
             pass
+        also = ", also as texts" if self._from_texts else ""
         raise TypeError(
-            f"The feature {self.name!r} takes numbers; got {shortened(cell)} of type "
+            f"The feature {self.name!r} takes numbers{also}; got {shortened(cell)} of type "
             f"{type(cell).__name__}."
         )
 

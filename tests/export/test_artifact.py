@@ -185,6 +185,7 @@ BEFORE = {
     "word": (feature("city", missing=3), "'city' of string can't have 3 for its 'mis"),
     "range": (feature("tags", missing=2**63), "'tags' of int64 can't have"),
     "numbers": (feature("city", numbers_only=1), "have 1 for its 'numbers_only'"),
+    "written": (feature("city", from_texts=True), "have True for its 'from_texts'"),
     "unit": (feature("tags", unit="ms"), "can't have 'ms' for its 'unit'"),
     "output": (
         manifest(lambda m: predict(m)["outputs"]["labels"].update(dtype={})),

@@ -16,6 +16,7 @@ from skest.export.raw_values import Feature, columns_of
 TEXT = {"dtype": "string", "shape": [None, 1], "missing": ""}
 NUMBER = {"dtype": "float64", "shape": [None, 1], "missing": "nan"}
 WHOLE = {"dtype": "int64", "shape": [None, 1]}
+WRITTEN = {**NUMBER, "from_texts": True}
 CODE = {"dtype": "int32", "shape": [None, 1], "missing": -1}
 BAG = {"dtype": "string", "shape": [None, None], "missing": "", "delimiter": "|"}
 IDS = {"dtype": "int64", "shape": [None, None], "missing": -1}
@@ -44,6 +45,9 @@ NO_STEP = [np.nan, np.nan]
         (NUMBER, pd.Series([1, 2.5, None, np.nan, 1], dtype="Float64"), NUMBERS),
         (NUMBER, pl.Series([1, 2.5, None, None, 1], strict=False), NUMBERS),
         (NUMBER, np.array([1, 2.5, np.nan, np.nan, 1], np.float32), NUMBERS),
+        (WRITTEN, ["1", " 2.5", " ", None, 1], NUMBERS),
+        (WRITTEN, np.array(["1", "2.5e0", "", "nan", "1.0"]), NUMBERS),
+        ({**WHOLE, "from_texts": True}, ["3", 4], [3, 4]),
         (WHOLE, [2**62 + 1, -(2**63)], [2**62 + 1, -(2**63)]),
         (WHOLE, [3.0], [3]),
         (CODE, [1, None, 3.0, np.nan], [1, -1, 3, -1]),
@@ -80,6 +84,9 @@ def test_values(spec, values, expected):
         ({**TEXT, "texts_only": True}, ["a", 3], TypeError, "texts; got 3 of type int"),
         (TEXT, ["\ud800"], ValueError, "a text that is no Unicode"),
         (NUMBER, ["3"], TypeError, "takes numbers; got '3'"),
+        (WRITTEN, ["3 rooms"], TypeError, "numbers, also as texts; got '3 rooms'"),
+        (WRITTEN, ["1e999"], ValueError, "holds infinity"),
+        ({**WRITTEN, "missing": None}, [" "], ValueError, "trained without"),
         (NUMBER, [[1, 2]], ValueError, r"shape \(any, 1\); got \(1, 2\)"),
         (NUMBER, [np.inf], ValueError, "holds infinity"),
         ({**NUMBER, "missing": None}, [np.nan], ValueError, "trained without"),
@@ -185,6 +192,23 @@ def test_dates():
         feature.feed([None])
     with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO form"):
         feature.feed(["soon"])
+
+
+def test_numbers_that_are_written_as_strings(tmp_path):
+    charges = [f"{0.37 * i:.2f}" for i in range(40)]
+    table = pd.DataFrame({"charges": charges, "sex": ["f", "m"] * 20})
+    table.loc[::9, "charges"] = " "
+    y = [0] * 20 + [1] * 20
+    model = skest.LinearClassifier(max_iter=2, random_state=0).fit(table, y)
+    served = export.load(model.export(tmp_path))
+    expected = model.predict_proba(table)
+    np.testing.assert_allclose(served.predict_proba(table), expected, atol=1e-6)
+    rows = table.to_dict("records")
+    np.testing.assert_allclose(served.predict_proba(rows), expected, atol=1e-6)
+    numbers = table.assign(charges=pd.to_numeric(table["charges"], errors="coerce"))
+    np.testing.assert_allclose(served.predict_proba(numbers), expected, atol=1e-6)
+    with pytest.raises(TypeError, match="'charges' takes numbers, also as texts"):
+        served.predict_proba(table.assign(charges="12 €"))
 
 
 def test_integers_are_refused_where_the_model_refuses_them(tmp_path):

@@ -197,6 +197,9 @@ class InputSpec(NamedTuple):
         `MICROSECONDS` of dates, which come to the graph as such.
     numbers_only : bool
         Whether a string must be a number or blank: the graph makes one of it.
+    from_texts : bool
+        Whether numbers may be written as strings: whoever runs the graph makes numbers of
+        them.
     """
 
     name: str
@@ -209,6 +212,7 @@ class InputSpec(NamedTuple):
     texts_only: bool = False
     unit: str | None = None
     numbers_only: bool = False
+    from_texts: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -223,6 +227,7 @@ class InputSpec(NamedTuple):
             "texts_only": self.texts_only or None,
             "unit": self.unit,
             "numbers_only": self.numbers_only or None,
+            "from_texts": self.from_texts or None,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -359,7 +364,10 @@ def _spec(
     if not categories:
         shape = _same_shape(key, [demand.shape for demand in numbers])
         number = _number_dtype(numbers, dtype)
-        return InputSpec(name, key, number.name, shape, no_number, delimiter, names)
+        return InputSpec(
+            *(name, key, number.name, shape, no_number, delimiter, names),
+            from_texts=all(demand.is_parsed for demand in numbers),
+        )
     kind = _category_kind(key, categories, form)
     are_strings = kind == "string" and all(demand.is_parsed for demand in numbers)
     if not numbers or are_strings:
