@@ -304,7 +304,7 @@ class Interpolation(nn.Module):
             [[12.]]])
     """
 
-    rows: Tensor
+    places: Tensor
     first: Tensor
 
     def __init__(self, columns: Sequence[PiecewiseLinearColumn]) -> None:
@@ -318,15 +318,13 @@ class Interpolation(nn.Module):
         self.encoding = columns[0].encoding
         sizes = torch.tensor([size for column in columns for size in column.code_sizes])
         # Every element gets as many knots. The first one stands for missing numbers, and
-        # is zero.
-        n_knots = 1 + int(sizes.max())
-        places = torch.arange(n_knots) - 1
-        rows = 1 + (sizes.cumsum(0) - sizes).unsqueeze(1) + places
-        is_there = (places >= 0) & (places < sizes.unsqueeze(1))
-        self.register_buffer("rows", rows.where(is_there, 0), persistent=False)
-        # Padded to the longest, for a program of fixed shapes; padding is zeros and
-        # looked up by nobody.
-        n_bins = n_knots - (self.encoding == "hat")
+        # is zero; so is what fills up to the longest, and is looked up by nobody.
+        self.n_knots = 1 + int(sizes.max())
+        places = torch.arange(len(sizes) * self.n_knots).view(len(sizes), self.n_knots)
+        is_there = torch.arange(self.n_knots) - 1 < sizes.unsqueeze(1)
+        is_there[:, 0] = False
+        self.register_buffer("places", places[is_there], persistent=False)
+        n_bins = self.n_knots - (self.encoding == "hat")
         # One more than there are bins before: the id of a missing number is -1.
         first = 1 + n_bins * torch.arange(len(sizes))
         self.register_buffer("first", first, persistent=False)
@@ -360,9 +358,10 @@ class Interpolation(nn.Module):
 
         Of a column of encoding "onehot", return the values in the bins.
         """
-        # A row of zeros in front, which `rows` names where an element has no knot.
-        zeros = tables[0].new_zeros(1, tables[0].shape[1])
-        knots = _rows(torch.cat([zeros, *tables]), self.rows)
+        # Into their places, and not from them: backwards, that is a look-up, too.
+        zeros = tables[0].new_zeros(len(self.first) * self.n_knots, tables[0].shape[1])
+        knots = zeros.index_copy(0, self.places, torch.cat(list(tables)))
+        knots = knots.unflatten(0, (-1, self.n_knots))
         if self.encoding == "onehot":
             return knots.flatten(0, 1)
         if self.encoding == "ple":
