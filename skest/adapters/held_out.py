@@ -81,7 +81,8 @@ def train_on_all(
     """Train anew on all rows; the scores stay those of rows that were held out."""
     if say := voice(model.verbose):
         s = "s" * (course.until != 1)
-        say(f"Training on all {rows.n_rows:,} rows, for {course.until} epoch{s}")
+        end = ", to the end of a cycle" * (1 + int(np.argmax(scores)) != course.until)
+        say(f"Training on all {rows.n_rows:,} rows, for {course.until} epoch{s}{end}")
     model._fit_rows(rows, None, course, again=True, calibration=calibration)
     model.validation_scores_, model.best_validation_score_ = scores, best
     model._is_refit = True

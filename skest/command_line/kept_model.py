@@ -20,10 +20,12 @@ from skest.command_line.tables import (
     features_of,
     is_export,
     load_model,
+    numbers_of,
     plain,
     print_json,
     print_metrics,
     read_table,
+    target_of,
     write_rows,
 )
 from skest.core.checks import ArgumentParser
@@ -43,7 +45,7 @@ def evaluate(
     options = parser.parse_args(arguments)
     model, report = load_model(options.model)
     table = read_table(options.data, options.separator)
-    y = column_of(table, report["target"], "the target")
+    y = target_of(table, report["target"], "the target")
     # As `skest train`, which leaves out rows without target.
     known = y.notna()
     if not known.any():
@@ -61,6 +63,8 @@ def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, floa
     """Return the metrics of the head; of numbers, also what people ask for."""
     from sklearn.base import is_regressor
 
+    if is_regressor(model):
+        y = numbers_of(y, "the target")
     found = model.evaluate(X, y, weight)
     # How far it was trained is no metric.
     found.pop("global_step", None)
@@ -123,6 +127,8 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
         exported = load(directory)
 
         def answers_of_export(table: pd.DataFrame) -> dict[str, Any]:
+            for column in exported.names_of():
+                column_of(table, column, "the model")
             found = exported.run(table, "predict")
             predictions = found.get("labels", found.get("predictions"))
             if predictions is None or predictions.shape[1:] not in ((), (1,)):

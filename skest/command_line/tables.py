@@ -117,6 +117,26 @@ def column_of(
     return table[name]
 
 
+def target_of(table: "pd.DataFrame", name: str, option: str) -> "pd.Series":
+    """Return a column to predict, in which blank texts are gaps, as in features."""
+    import pandas as pd
+
+    y = column_of(table, name, option)
+    if pd.api.types.is_numeric_dtype(y):
+        return y
+    return y.mask(y.astype(str).str.strip() == "")
+
+
+def numbers_of(column: "pd.Series", option: str) -> "pd.Series":
+    """Return a column as numbers, also where it has them as texts."""
+    try:
+        return column.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"The column {column.name!r} for {option} must hold numbers: {error}."
+        ) from None
+
+
 def is_export(path: Path) -> bool:
     """Tell whether a directory holds an exported model, or versions of one."""
     return (path / MANIFEST).exists() or bool(list_versions(path))

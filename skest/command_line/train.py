@@ -27,10 +27,12 @@ from skest.command_line.tables import (
     add_json_option,
     add_table_options,
     column_of,
+    numbers_of,
     plain,
     print_json,
     print_metrics,
     read_table,
+    target_of,
 )
 from skest.core.checks import ArgumentParser
 from skest.core.files import explained, remove_directory, write_directory
@@ -140,17 +142,17 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     n_rows, n_columns = table.shape
     s = "s" * (n_columns != 1)
     print(f"Read {options.data}: {n_rows:,} rows, {n_columns} column{s}")
-    target = column_of(table, options.target, "--target")
-    if target.isna().any():
-        print(f"Left out {int(target.isna().sum()):,} rows without {options.target!r}")
-        table = table[target.notna()]
+    y = target_of(table, options.target, "--target")
+    known = y.notna()
+    if not known.all():
+        print(f"Left out {int((~known).sum()):,} rows without {options.target!r}")
+        table, y = table[known], y[known]
         if not len(table):
             raise ValueError(f"No row has the target {options.target!r}.")
-    y = table[options.target]
     task = options.task or _task_of(y)
     weight = None
     if options.weight is not None:
-        weight = _numbers(column_of(table, options.weight, "--weight"), "--weight")
+        weight = numbers_of(column_of(table, options.weight, "--weight"), "--weight")
         # NaN is not, either.
         if not (weight >= 0).all():
             raise ValueError(
@@ -210,27 +212,21 @@ def _task_of(y: pd.Series) -> str:
 def _labels(y: pd.Series, task: str) -> pd.Series:
     """Return a target that its task can have."""
     if task == "regression":
-        return _numbers(y, "--target")
+        return numbers_of(y, "--target")
     n_classes = y.nunique()
     if n_classes < 2:
         value = plain(y.iloc[0])
-        raise ValueError(f"The target {y.name!r} has one value only, {value!r}.")
+        raise ValueError(
+            f"The target {y.name!r} has one value only, {value!r}. Give another --target."
+        )
     # Then it is rather an id, or free text.
     if n_classes > len(y) / 2:
         raise ValueError(
             f"The target {y.name!r} has {n_classes:,} classes in {len(y):,} rows, of "
-            "which nothing can be learned. Give another --target."
+            "which nothing can be learned. Give another --target, or --task regression "
+            "if these are numbers."
         )
     return y
-
-
-def _numbers(column: pd.Series, option: str) -> pd.Series:
-    try:
-        return column.astype(np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The column {column.name!r} for {option} must hold numbers: {error}."
-        ) from None
 
 
 def _read_by(model: Any, X: pd.DataFrame) -> list[str]:

@@ -112,18 +112,17 @@ class TrainingCurveDisplay(Display):
         label = "training on all rows" if self.is_refit else "training"
         marker = "." if len(epochs) < 3 else None
         ax.plot(epochs, self.loss_curve, marker=marker, label=label)
-        if self.validation_losses is not None:
-            epochs = np.arange(1, 1 + len(self.validation_losses))
-            ax.plot(
-                epochs, self.validation_losses, marker=marker, label="held-out rows"
-            )
+        losses = self.validation_losses
+        if losses is not None:
+            epochs = np.arange(1, 1 + len(losses))
+            ax.plot(epochs, losses, marker=marker, label="held-out rows")
         if self.kept_epoch is not None:
-            ax.axvline(
-                self.kept_epoch,
-                color="0.4",
-                linestyle=":",
-                label=f"kept: epoch {self.kept_epoch}",
-            )
+            label = f"kept: epoch {self.kept_epoch}"
+            # Else a reader wonders why the line is not at the lowest point.
+            best = None if losses is None else np.argmin(losses) + 1
+            if self.is_refit and best != self.kept_epoch:
+                label += ", the end of a cycle"
+            ax.axvline(self.kept_epoch, color="0.4", linestyle=":", label=label)
         ax.set(xlabel="epoch", ylabel="loss")
         # There is no epoch 2.5.
         ax.xaxis.get_major_locator().set_params(integer=True)

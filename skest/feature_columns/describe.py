@@ -113,7 +113,10 @@ def _holds_seconds(column: Any) -> bool:
 def _learned(column: Any) -> Iterator[str]:
     state = vars(column)
     if "vocabulary_" in state:
-        levels = list(map(str, column.vocabulary))
+        # Of a blank one nothing could be seen.
+        levels = [
+            str(word) if str(word).strip() else repr(word) for word in column.vocabulary
+        ]
         more = ", …" if len(levels) > _MOST_LEVELS else ""
         yield f"levels {', '.join(levels[:_MOST_LEVELS])}{more}"
     filled = state.get("fill_", ())

@@ -12,7 +12,7 @@ from sklearn.inspection import PartialDependenceDisplay, permutation_importance
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder
+from sklearn.preprocessing import FunctionTransformer
 
 import skest
 from skest import feature_columns as fc
@@ -67,7 +67,14 @@ def test_the_training_curve_of_a_training_on_all_rows(model):
     assert n_epochs == model.n_iter_ == display.kept_epoch
     held_out = drawn["held-out rows"].get_ydata()
     np.testing.assert_array_equal(held_out, -np.array(model.validation_scores_))
-    assert f"kept: epoch {n_epochs}" in drawn
+    (kept,) = (label for label in drawn if label.startswith(f"kept: epoch {n_epochs}"))
+    best = int(np.argmin(held_out)) + 1
+    assert kept.endswith(", the end of a cycle") == (best != n_epochs)
+
+
+def test_a_curve_that_was_not_kept_at_its_best():
+    display = TrainingCurveDisplay([3, 2, 1], [2, 1, 2], 3, is_refit=True).plot()
+    assert "kept: epoch 3, the end of a cycle" in lines(display)
 
 
 def test_the_training_curve_of_a_best_state(table):
@@ -314,17 +321,11 @@ def test_scikit_learn_looks_at_raw_tables(model, table):
     assert (np.diff(shown.pd_results[0]["average"][0]) > 0).all()
 
 
-def test_shap_takes_codes_of_raw_tables(table):
+def test_shap_takes_raw_tables(model, table):
     shap = pytest.importorskip("shap")
-    X = table[0].drop(columns="built")[:60]
-    model = skest.LinearClassifier(max_iter=3, random_state=0).fit(X, table[1][:60])
-    # It computes with cells: they become numbers, and back before a prediction.
-    codes = OrdinalEncoder().fit(X)
-
-    def predict(Z):
-        cells = pd.DataFrame(codes.inverse_transform(Z), columns=X.columns)
-        return model.predict_proba(cells.astype(X.dtypes))[:, 1]
-
-    found = shap.Explainer(predict, codes.transform(X))(codes.transform(X[:2]))
-    total = found.values.sum(axis=1) + found.base_values
-    np.testing.assert_allclose(total, model.predict_proba(X[:2])[:, 1], atol=1e-4)
+    X, _ = table
+    # Without the index it would give the model cells that have lost their names.
+    explainer = shap.KernelExplainer(model.predict_proba, X[:20], keep_index=True)
+    values = explainer.shap_values(X[:2], nsamples=100, silent=True)
+    total = values.sum(axis=1) + explainer.expected_value
+    np.testing.assert_allclose(total, model.predict_proba(X[:2]), atol=1e-4)
