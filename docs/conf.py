@@ -40,11 +40,11 @@ toc_object_entries_show_parents = "hide"
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "ignore_pattern": r"mixed_tables|cluster|web",
+    # Others are programs for the command line.
+    "ignore_pattern": r"^(?!plot_)",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,
-    "default_thumb_file": str(HERE / "_static" / "skest.png"),
     "show_signature": False,
     "remove_config_comments": True,
     "nested_sections": False,
