@@ -2,7 +2,8 @@
 """A model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -143,6 +144,20 @@ def build_onnx(
     return mean_onnx([[model]], [1], head, classes=classes, forms=forms, name=name)
 
 
+@contextmanager
+def _texts_explained() -> Iterator[None]:
+    """Say which name or text it is that no graph can have."""
+    # pandas and NumPy keep lone surrogates, which files with broken bytes have.
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise ExportError(
+            f"The model has a name or text {error.object!r}, which is not valid Unicode "
+            "(it has a lone surrogate). Give the column or class another one, e.g. "
+            "name.encode('utf-8', 'replace').decode(), and fit again."
+        ) from error
+
+
 class Model(NamedTuple):
     """A model of several behind one head; see `build_onnx` for what it has."""
 
@@ -152,6 +167,7 @@ class Model(NamedTuple):
     logits_range: tuple[np.ndarray, np.ndarray] | None = None
 
 
+@_texts_explained()
 def mean_onnx(
     groups: Sequence[Sequence[Model]],
     times: Sequence[int],
@@ -264,14 +280,7 @@ def _finished(
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    try:
-        return OnnxGraph(to_model(graph, metadata), inputs, found)
-    except UnicodeEncodeError as error:
-        raise ExportError(
-            f"The model has a name or text {error.object!r}, which is not valid Unicode "
-            "(it has a lone surrogate). Give the column or class another one, e.g. "
-            "name.encode('utf-8', 'replace').decode(), and fit again."
-        ) from error
+    return OnnxGraph(to_model(graph, metadata), inputs, found)
 
 
 def _dtype_of(network: nn.Module) -> np.dtype:
@@ -289,6 +298,7 @@ def _dtype_of(network: nn.Module) -> np.dtype:
 _LOGITS = "logits"
 
 
+@_texts_explained()
 def spec_onnx(
     spec: EstimatorSpec,
     features: Any,

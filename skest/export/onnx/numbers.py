@@ -49,7 +49,7 @@ def n_reached(values: Value, ends: NDArray[Any]) -> Value:
     >>> graph = Graph("search")
     >>> found = n_reached(graph.input("x", np.float32, (None,)), np.arange(5))
     >>> _ = graph.output("n", found, (None,))
-    >>> [node.op for node in graph.nodes], found.dtype
+    >>> [node.op_type for node in graph.nodes], found.dtype
     (['Unsqueeze', 'Less', 'Not', 'Cast', 'ReduceSum', 'Identity'], dtype('int64'))
     """
     n_ends = ends.shape[-1]

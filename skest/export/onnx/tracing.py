@@ -149,7 +149,7 @@ def traced(
     >>> given = SpecInputs([], x, {"x": Traceable(x, torch.ones(2, 2))}, is_bare=True)
     >>> found = traced(lambda logits: {"y": logits}, network, graph, given)
     >>> _ = graph.output("y", *found["y"])
-    >>> [node.op for node in graph.nodes]
+    >>> [node.op_type for node in graph.nodes]
     ['Gemm', 'Tanh', 'Identity']
     """
     try:
