@@ -323,12 +323,14 @@ def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
     if estimator.feature_columns_ is not None:
         columns = estimator.feature_columns_
         specs = Inputs(Graph("rows"), columns.active, np.float32, forms).specs
+        # Gaps would make objects of numbers, whose types count here.
+        without_gaps = [spec._replace(missing=None) for spec in specs]
 
         def features_of(rows: Mapping[str, list[Any]]) -> dict[Any, Any]:
             return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
 
         accepted, _ = made_up_rows(
-            {}, specs, lambda rows: columns.encode(features_of(rows)), gaps=(False,)
+            {}, without_gaps, lambda rows: columns.encode(features_of(rows))
         )
         return features_of(accepted)
     if BARE_KEY in forms:

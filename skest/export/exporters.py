@@ -337,21 +337,22 @@ class BestExporter(LatestExporter):
 
     def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
         # Read from the versions each time: no state that a restart could lose.
-        best, current = _best_result(export_path), eval_result
+        best = _best_result(export_path)
         if self._compare_fn is not loss_smaller:
             return best is None or self._compare_fn(
-                best_eval_result=best, current_eval_result=current
+                best_eval_result=best, current_eval_result=eval_result
             )
         metric = self._metric or MetricKeys.LOSS
-        if math.isnan(_value(metric, current)):
-            return False
-        return best is None or _is_better(metric, self._mode, best, current)
+        # Any number is better than NaN, the first one, too.
+        best = {metric: math.nan} if best is None else best
+        return _is_better(metric, self._mode, best, eval_result)
 
 
 def _is_better(
     metric: str, mode: str, best: Mapping[str, float], current: Mapping[str, float]
 ) -> bool:
-    old, new = _value(metric, best), _value(metric, current)
+    # What the present result lacks is told first: an older one may be of another program.
+    new, old = _value(metric, current), _value(metric, best)
     is_better = new < old if mode == "min" else new > old
     return is_better or (math.isnan(old) and not math.isnan(new))
 

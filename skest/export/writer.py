@@ -150,11 +150,11 @@ def write_export(
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if tried is not None:
-            _write(directory, manifest, indent=None)  # for `load`; nobody reads it
+            _write(directory, manifest)  # for `load`
             _logger.info("Comparing what was written with the model.")
             manifest["parity"] |= _compare(*tried, directory, atol)
             manifest["parity"] |= exported.model.engine()
-        _write(directory, manifest, indent=1)
+        _write(directory, manifest)
 
     return _publish(base, exported.assets, "The model", write)
 
@@ -252,7 +252,7 @@ def _manifest(exported: Exported) -> dict[str, Any]:
     }
 
 
-def _write(directory: Path, manifest: dict[str, Any], indent: int | None) -> None:
+def _write(directory: Path, manifest: dict[str, Any]) -> None:
     files = manifest["files"]  # what is listed stays as it is, and is read once
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
@@ -260,7 +260,7 @@ def _write(directory: Path, manifest: dict[str, Any], indent: int | None) -> Non
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             files[name] = {"size": path.stat().st_size, "sha256": digest}
-    text = json.dumps(manifest, indent=indent, allow_nan=False, ensure_ascii=False)
+    text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 
 
@@ -392,8 +392,9 @@ def export_estimator(
     spec = builder.build(features, None, ModeKeys.PREDICT, random)
     restore(spec, checkpoint)
     model = spec_onnx(spec, features, name="Estimator")
-    if example is not None and not _is_table(example):
-        example = {BARE: np.asarray(example)}
+    if example is not None and spec.encode is None:
+        # Features that are one array are the only input, whatever holds them.
+        example = example if isinstance(example, Mapping) else np.asarray(example)
     exported = Exported(
         model=model,
         estimator="Estimator",
@@ -403,11 +404,6 @@ def export_estimator(
         assets=assets,
     )
     return write_export(exported, base, verify=verify, atol=atol)
-
-
-def _is_table(example: Any) -> bool:
-    is_rows = isinstance(example, list) and isinstance(example[0], Mapping)
-    return isinstance(example, Mapping) or hasattr(example, "columns") or is_rows
 
 
 def _expected(

@@ -90,32 +90,6 @@ def _shape_of_tree(n_ends: int) -> tuple[int, int]:
     return n_levels, n_parts
 
 
-def _normalized(column: NumericColumn, values: Value) -> Value:
-    """Return filled numbers as a callable or "quantile" normalizer scales them.
-
-    With another one, they stay as they are.
-
-    Parameters
-    ----------
-    column : NumericColumn
-        Fitted.
-    values : Value
-        Numbers in the dtype of the column, those of a cell along the last axis.
-
-    Raises
-    ------
-    ExportError
-        If the normalizer is a function that does more than arithmetic with functions of
-        NumPy of one argument.
-    """
-    if callable(column.normalizer):
-        return _traced(column, column.normalizer, values)
-    if column.normalizer == "quantile":
-        remedy = "give no 'normalizer' or a callable"
-        return _quantiles(column._learned("quantile_maps_", remedy), values)
-    return values
-
-
 def _quantiles(maps: list[UniformMap], values: Value) -> Value:
     """Return images of numbers, as `UniformMap` computes them; by element."""
     if len(maps) == 1:
@@ -270,6 +244,7 @@ def date_part(times: Value, part: str) -> Value:
 
 
 _SCALERS = ("standard", "minmax", "robust")
+_REMEDY = "give no 'normalizer' or a callable"
 
 
 class Numbers(NamedTuple):
@@ -307,8 +282,7 @@ class Numbers(NamedTuple):
         """Return what a fitted column does with numbers, but for other normalizers."""
         center = scale = None
         if column.normalizer in _SCALERS:
-            remedy = "give no 'normalizer' or a callable"
-            center, scale = (column._learned(n, remedy) for n in ("center_", "scale_"))
+            center, scale = (column._learned(n, _REMEDY) for n in ("center_", "scale_"))
         is_clipped = column.normalizer == "robust"
         return cls(raw, np.dtype(column.dtype), column.fill, center, scale, is_clipped)
 
@@ -341,8 +315,20 @@ def _joined(parts: Sequence[Numbers], name: str) -> np.ndarray:
 
 
 def filled_and_scaled(column: NumericColumn, raw: Value) -> Value:
-    """Return filled and scaled numbers; without a value to fill in, NaN stays."""
-    return _normalized(column, computed([Numbers.of(column, raw)]))
+    """Return filled and scaled numbers; without a value to fill in, NaN stays.
+
+    Raises
+    ------
+    ExportError
+        If the normalizer is a function that does more than arithmetic with functions of
+        NumPy of one argument.
+    """
+    values = computed([Numbers.of(column, raw)])
+    if callable(column.normalizer):
+        return _traced(column, column.normalizer, values)
+    if column.normalizer == "quantile":
+        return _quantiles(column._learned("quantile_maps_", _REMEDY), values)
+    return values
 
 
 def with_indicators(column: NumericColumn, raw: Value) -> Value | Numbers:
