@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model as a new exported version: graph, weights, description, and a test of it."""
 
-import hashlib
 import importlib.util
 import json
 import logging
@@ -34,17 +33,13 @@ from skest.export.artifact import (
     SCHEMA,
     WARMUP,
     check_file_name,
+    digest_of,
 )
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.runtime import load
-from skest.export.warmup import (
-    by_output,
-    cells_of,
-    made_up_rows,
-    rows_of,
-)
+from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -257,9 +252,7 @@ def _write(directory: Path, manifest: dict[str, Any]) -> None:
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
         if path.is_file() and name not in (MANIFEST, *files):
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            files[name] = {"size": path.stat().st_size, "sha256": digest}
+            files[name] = {"size": path.stat().st_size, "sha256": digest_of(path)}
     text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 

@@ -16,7 +16,7 @@ from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
 from skest.export.onnx.numbers import (
     Numbers,
-    computed,
+    as_value,
     date_part,
     filled_and_scaled,
     n_reached,
@@ -278,9 +278,7 @@ def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
     present = (~raw.is_nan()).cast(np.int64).max(axis=2).cast(bool)
     lengths = _lengths(present)
     inside = _positions(raw, 0) < lengths.unsqueeze(1)
-    numbers = with_indicators(column, raw)
-    if isinstance(numbers, Numbers):
-        numbers = computed([numbers])
+    numbers = as_value(with_indicators(column, raw))
     # The column itself pads shorter sequences with this.
     default = column.default_value
     fill = default if isinstance(default, int | float) else 0.0

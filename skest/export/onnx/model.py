@@ -13,13 +13,8 @@ from torch import nn
 
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import encode_all, given_parts
-from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, concat, to_model
-from skest.export.onnx.heads import (
-    members_mean,
-    split_logits,
-    task_predictions,
-    with_classes,
-)
+from skest.export.onnx.graph import STRING, Graph, Value, concat, to_model
+from skest.export.onnx.heads import head_predictions, members_mean, with_classes
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import SpecInputs, Traced, spec_inputs, traced
@@ -29,7 +24,6 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
 from skest.heads.base import Head
-from skest.heads.multi_head import MultiHead
 from skest.spec import EstimatorSpec
 
 
@@ -53,11 +47,10 @@ class OnnxGraph(NamedTuple):
 
     def runtime(self) -> dict[str, Any]:
         """Return what the manifest says about running the graph."""
-        opsets = {entry.domain: entry.version for entry in self.model.opset_import}
         return {
             "format": "onnx",
-            "opset": {domain: opsets[domain] for domain in OPSETS if domain in opsets},
-            "ir_version": IR_VERSION,
+            "opset": {entry.domain: entry.version for entry in self.model.opset_import},
+            "ir_version": self.model.ir_version,
             "min_onnxruntime": "1.17",
             "trusted_code": False,
         }
@@ -217,7 +210,8 @@ def mean_onnx(
     means = [_mean(head, list(islice(left, len(group)))) for group in groups]
     repeated = [m for m, n in zip(means, times, strict=True) for _ in range(n)]
     mean = _mean(head, repeated)
-    return _finished(graph, head, _of_head(graph, head, mean, classes), inputs)
+    predictions = head_predictions(head, mean, classes)
+    return _finished(graph, head, _with_rows(predictions), inputs)
 
 
 def _mean(head: Head, logits: Sequence[Any]) -> Any:
@@ -240,18 +234,9 @@ def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) ->
     return logits
 
 
-def _of_head(graph: Graph, head: Head, logits: Any, classes: Any) -> dict[str, Traced]:
-    """Return the predictions of a head; of a `MultiHead` as "<head>/<key>"."""
-    found = {}
-    for part, own in split_logits(head, logits):
-        name = part.name if isinstance(head, MultiHead) else None
-        prefix = "" if name is None else f"{name}/"
-        own_classes = classes if name is None else (classes or {}).get(name)
-        with graph.scope(f"{prefix}head"):
-            predictions = task_predictions(part, own, own_classes)
-        for key, (value, size) in predictions.items():
-            found[f"{prefix}{key}"] = Traced(value, (None, size))
-    return found
+def _with_rows(predictions: Mapping[str, tuple[Value, int]]) -> dict[str, Traced]:
+    """Return predictions with their shapes; the number of rows is open."""
+    return {key: Traced(v, (None, size)) for key, (v, size) in predictions.items()}
 
 
 def _finished(
@@ -366,14 +351,14 @@ def spec_onnx(
     owner = getattr(spec.predictions, "__self__", None)
     if isinstance(owner, Head):
         head = owner
-        values = _of_head(graph, head, _logits(network, graph, given), classes)
+        logits = _logits(network, graph, given)
+        values = _with_rows(head_predictions(head, logits, classes))
     else:
         function: Any = spec.predictions
         values = traced(function, network, graph, given)
         if head is not None:  # the names of classes belong to their ids
             own = {key: value for key, (value, _) in values.items()}
-            named = with_classes(head, own, classes)
-            values |= {k: Traced(v, (None, size)) for k, (v, size) in named.items()}
+            values |= _with_rows(with_classes(head, own, classes))
     outputs = spec.export_outputs
     return _finished(graph, head, values, given.specs, outputs)
 

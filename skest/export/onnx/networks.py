@@ -20,7 +20,7 @@ from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids
 from skest.export.onnx.graph import Graph, Value, concat, where
 from skest.export.onnx.heads import activated, is_activation, members_mean
-from skest.export.onnx.numbers import Numbers, computed
+from skest.export.onnx.numbers import as_value, computed
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
@@ -182,7 +182,7 @@ def _column_output(
         fractions = encoded[output.weight_key].cast(numpy_dtype(module.dtype))
         return _code(output, entry.values, fractions)
     if isinstance(output, PeriodicOutput):
-        numbers = computed([entry]) if isinstance(entry, Numbers) else entry
+        numbers = as_value(entry)
         name = module_name(output.column)
         with scope.graph.scope(output.column):
             numbers = numbers.cast(numpy_dtype(module.dtype))

@@ -303,6 +303,11 @@ def computed(parts: Sequence[Numbers]) -> Value:
     return _smoothly_clipped(values) if first.is_clipped else values
 
 
+def as_value(entry: Value | Numbers) -> Value:
+    """Return numbers that may still have to be computed."""
+    return computed([entry]) if isinstance(entry, Numbers) else entry
+
+
 def _smoothly_clipped(values: Value) -> Value:
     """As `skest.feature_columns.statistics.smoothly_clipped`."""
     values = values.clip(-CLIPPED, CLIPPED)

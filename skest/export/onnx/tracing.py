@@ -25,7 +25,7 @@ from skest.export.onnx.columns import EveryId, Ids, encode_all
 from skest.export.onnx.graph import OPSETS, Graph, Value
 from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output, numpy_dtype
-from skest.export.onnx.numbers import Numbers, computed
+from skest.export.onnx.numbers import as_value
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
 from skest.feature_columns.modules import (
@@ -449,10 +449,11 @@ def _of_columns(
         entry = encoded[key]
         if isinstance(entry, EveryId):
             continue  # only modules of skest take it
-        fill, is_open = 0, tensor.ndim == 3 or key in weights
-        value = computed([entry]) if isinstance(entry, Numbers) else entry
         if isinstance(entry, Ids):
             fill, is_open, value = -1, entry.width is None, entry.values
+        else:
+            fill, is_open = 0, tensor.ndim == 3 or key in weights
+            value = as_value(entry)
         example = _enough_rows(tensor, is_open, fill)
         axes = (0, 1) if is_open else (0,)
         found[key] = Traceable(value.cast(numpy_dtype(tensor.dtype)), example, axes)

@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 
 from skest._version import __version__
 from skest.export.artifact import MICROSECONDS
-from skest.export.serving.requests import (
-    MODEL_PATH,
-    Call,
-    RequestError,
-    Route,
-    signature_of,
-)
+from skest.export.serving.requests import MODEL_PATH, Call, RequestError, Route
 
 _BITS = (8, 16, 32, 64)
 _DATATYPES = {
@@ -39,7 +33,7 @@ def _infer(call: Call) -> Any:
     if not isinstance(parameters, dict):
         raise RequestError(400, "'parameters' must be a JSON object.")
     name = parameters.get("signature", "serving_default")
-    signature = signature_of(model, name)
+    signature = call.signature(model, name)
     wanted = _wanted(document, list(signature["outputs"]))
     taken = model.names_of(name)
     columns: dict[str, NDArray[Any]] = {}
@@ -130,7 +124,7 @@ def _model_ready(call: Call) -> Any:
 
 def _metadata(call: Call) -> Any:
     number, model = call.find()
-    signature = signature_of(model, "serving_default")
+    signature = call.signature(model, "serving_default")
     # By the columns that a table has, as requests may name them, not by the matrix
     # that they become.
     features = {k: model.features[t["tensor"]] for k, t in signature["inputs"].items()}

@@ -295,6 +295,15 @@ class Call:
             raise RequestError(400, f"The body must be a JSON object; got a {kind}.")
         return found
 
+    def signature(self, model: Model, name: Any) -> dict[str, Any]:
+        """Return a signature of a model; raise RequestError (400) if there is none."""
+        if not isinstance(name, str) or name not in model.signatures:
+            raise RequestError(
+                400,
+                f"The model has no signature {name!r}; it has {list(model.signatures)}.",
+            )
+        return model.signatures[name]
+
     def run(self, model: Model, table: Any, signature: str) -> dict[str, NDArray[Any]]:
         """Run a model on rows or columns, within the limits.
 
@@ -357,27 +366,6 @@ class Route(NamedTuple):
     method: str
     pattern: re.Pattern[str]
     answer: Callable[[Call], Any]
-
-
-def signature_of(model: Model, name: Any) -> dict[str, Any]:
-    """Return a signature of a model; raise RequestError (400) if there is none."""
-    if not isinstance(name, str) or name not in model.signatures:
-        raise RequestError(
-            400,
-            f"The model has no signature {name!r}; it has {list(model.signatures)}.",
-        )
-    return model.signatures[name]
-
-
-def as_json(document: Any) -> bytes:
-    """Return a document as JSON; raise RequestError (400) if a number is not finite."""
-    try:
-        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError:
-        raise RequestError(
-            400,
-            "The model gives no finite number for these values. Are some very large?",
-        ) from None
 
 
 def _no_number(text: str) -> Any:
