@@ -18,6 +18,7 @@ from skest.export.raw_values import Feature, columns_of
 
 _N_ROWS = 16
 _N_WORDS = 64  # of a feature
+# One of them is not ASCII: engines have to hash its UTF-8.
 _UNKNOWN, _UNKNOWN_NUMBERS = ("unknown word", "ünbekannt"), ("-7", "0.5")
 
 

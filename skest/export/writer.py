@@ -48,6 +48,7 @@ _logger = logging.getLogger("skest")
 Assets = Mapping[str, str | os.PathLike[str]]
 Rows = dict[str, list[Any]]
 _WEIGHTS = "weights.bin"
+# Protobuf has no message beyond 2 GiB; and what is beside the graph is mapped, not copied.
 _LARGE = 64 * 2**20  # bytes of weights that are no part of the graph's file
 
 
@@ -86,6 +87,7 @@ class Exported:
 def check_format(format: str) -> None:
     """Refuse what is none of the formats of an export, or lacks what writes it."""
     check_choice(format, "format", "an export", ("onnx", "checkpoint"))
+    # Told before a training at whose end an exporter would fail; not imported for that.
     missing = [n for n in ("onnx", "onnxruntime") if not importlib.util.find_spec(n)]
     if format == "onnx" and missing:
         raise ImportError(
@@ -148,6 +150,7 @@ def write_export(
             _write(directory, manifest)  # for `load`
             _logger.info("Comparing what was written with the model.")
             manifest["parity"] |= _compare(*tried, directory, atol)
+            # By which engine the answers are: another one may round otherwise.
             manifest["parity"] |= exported.model.engine()
         _write(directory, manifest)
 
@@ -177,6 +180,7 @@ def export_checkpoint(
     }
 
     def write(directory: Path) -> None:
+        # Slots of Adam are twice as large as the model, and nobody predicts with them.
         write_checkpoint(Checkpoint(step, checkpoint.variables), directory)
         (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         if verify:
@@ -205,6 +209,7 @@ def _publish(
                 f"'assets' has no file {str(source)!r} to copy as {name!r}."
             )
 
+    # The description comes last, because it lists all files.
     def fill(directory: Path) -> None:
         if assets:
             (directory / "assets").mkdir()
@@ -287,6 +292,7 @@ def _compare(
                 f"What was exported gives other {name!r} than the model: "
                 f"{found[name].tolist()}, not {values.tolist()}. Please report it."
             )
+    # Not `largest > atol`, which NaN would pass.
     if not largest <= atol:
         raise ExportError(
             f"What was exported gives other numbers than the model: they differ by "
@@ -413,6 +419,7 @@ def _expected(
         found = by_output(predict_batch(spec, encoded, None))
     # `export_outputs` may call predictions otherwise, as the graph then does.
     own = (spec.export_outputs or {}).get("predict")
+    # What only the graph has, such as `labels`, is not compared.
     keys = {name: name for name in model.signatures["predict"].outputs}
     named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}
     return {name: values for name, values in named.items() if values is not None}

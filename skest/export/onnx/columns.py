@@ -65,6 +65,7 @@ def bucket_ids(values: Value, n_buckets: int) -> Value:
 
     As `skest.feature_columns.categorical.bucket_ids`.
     """
+    # Not FarmHash as in TensorFlow: ONNX Runtime has one hash of strings, MurmurHash3.
     return _string_hashes(values.cast(STRING)).cast(np.int64) % n_buckets
 
 
@@ -85,6 +86,7 @@ def fingerprint_cat64(a: Value, b: Value) -> Value:
 
     As `skest.feature_columns.crossed.fingerprint_cat64`.
     """
+    # FingerprintCat64 of TensorFlow (platform/fingerprint.h), by which it crosses columns.
     result = (a ^ _MULTIPLIER) ^ (_shift_mix(b * _MULTIPLIER) * _MULTIPLIER)
     result = result * _MULTIPLIER
     return _shift_mix(_shift_mix(result) * _MULTIPLIER)
@@ -401,6 +403,7 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     if source.default_value is None and raw.dtype.kind == "f":
         ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:
+        # Each element of a vector has buckets of its own, one behind the other.
         ids = ids + np.arange(source.n_elements) * (len(cuts) + 1)
     return Ids(ids, ids >= 0, source.n_elements)
 
@@ -448,6 +451,7 @@ def _(column: SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
 def _(column: WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
     ids = _ids(column, inputs)
     raw = inputs.numbers(column.weight_feature_key)
+    # Behind the values raw weights are NaN, and so would be every sum.
     weights = where(ids.values < 0, 0, raw).cast(column.dtype)
     weights = weights.cast(np.promote_types(column.dtype, np.float32))
     return {column.encoded_key: ids, column.weight_key: weights}

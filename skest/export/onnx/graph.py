@@ -131,6 +131,7 @@ class Value:
         """
         if initial is None:
             return self._reduced("ReduceMax", axis, keepdims)
+        # Pad takes the numbers before each axis, and then those behind each.
         at_end = np.zeros(2 * self.ndim, np.int64)
         at_end[self.ndim + axis % self.ndim] = 1
         pads = self.graph.constant(at_end)
@@ -139,6 +140,7 @@ class Value:
 
     def _reduced(self, op: str, axis: int, keepdims: bool) -> "Value":
         # From the front: of no rows, ONNX Runtime takes a negative axis for another one.
+        # As an input: of ReduceSum since operator set 13, of ReduceMax since 18.
         axes = self.graph.constant(np.array([axis % self.ndim]))
         ndim = self.ndim if keepdims else self.ndim - 1
         return self.graph.add(op, self, axes, ndim=ndim, keepdims=int(keepdims))
@@ -177,6 +179,7 @@ class Value:
     def take(self, indices: Any, axis: int = 0) -> "Value":
         """Return slices at indices along an axis; -1 is the last one."""
         if not isinstance(indices, Value):
+            # Gather takes int32 as well: with one type, equal indices are one constant.
             indices = self.graph.constant(np.asarray(indices, dtype=np.int64))
         ndim = self.ndim + indices.ndim - 1
         return self.graph.add("Gather", self, indices, ndim=ndim, axis=axis % self.ndim)
@@ -188,6 +191,7 @@ class Value:
 
     def length(self, axis: int) -> "Value":
         """Return the length of an axis, int64 of shape ()."""
+        # Not by its attributes `start` and `end`: so one node serves all axes.
         return self.graph.add("Shape", self, dtype=np.int64, ndim=1).take(axis)
 
     def expanded(self, *shape: Any) -> "Value":
@@ -248,6 +252,7 @@ class Graph:
         self.outputs: list[Any] = []
         # Arrays, of which only those that a kept node reads are copied into the model.
         self.initializers: dict[str, Any] = {}
+        # By all that makes it: constants, weights and nodes that are equal are made once.
         self._known: dict[Hashable, tuple[Value, ...]] = {}
         self._names: set[str] = set()
         self._scope: tuple[str, ...] = ()

@@ -118,6 +118,7 @@ def _(column: SparseMatrixColumn) -> list[Demand]:
 
 @_demands.register
 def _(column: BucketizedColumn | PiecewiseLinearColumn) -> list[Demand]:
+    # A missing number is in a bucket of its own, or in none: nothing need be filled in.
     return [demand._replace(may_miss=True) for demand in demands(column.source)]
 
 
@@ -304,6 +305,7 @@ class Inputs:
                 "A raw column has the name '', which no input of a graph may have. Give "
                 "it another name."
             )
+        # Keys are strings and numbers, names strings only: 1 and "1" are two columns of X.
         if any(spec.name == other.name for other in self.specs):
             raise ExportError(
                 f"Two inputs would have the name {spec.name!r}, for it is that of two "

@@ -51,7 +51,9 @@ class OnnxGraph(NamedTuple):
             "format": "onnx",
             "opset": {entry.domain: entry.version for entry in self.model.opset_import},
             "ir_version": self.model.ir_version,
+            # The oldest in which exports are tested, in tests/export/test_engines.py.
             "min_onnxruntime": "1.17",
+            # Operators of the engine are all that runs.
             "trusted_code": False,
         }
 
@@ -208,6 +210,7 @@ def mean_onnx(
         logits.append(found)
     left = iter(logits)
     means = [_mean(head, list(islice(left, len(group)))) for group in groups]
+    # Greedy ensembles choose with replacement (Caruana et al., ICML 2004).
     repeated = [m for m, n in zip(means, times, strict=True) for _ in range(n)]
     mean = _mean(head, repeated)
     predictions = head_predictions(head, mean, classes)
@@ -261,6 +264,7 @@ def _finished(
     found = model_signatures(head, predictions, taken, given)
     features = {spec.name: spec.to_json() for spec in inputs}
     described = {key: signature.to_json() for key, signature in found.items()}
+    # In the file itself: it goes without its manifest to browsers and other servers.
     metadata = {
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
@@ -343,6 +347,7 @@ def spec_onnx(
     network = spec.network
     if network is None or spec.predictions is None:
         raise ValueError("An export needs an EstimatorSpec of mode 'infer'.")
+    # Moving averages in place of those of a batch, and no dropout.
     network.eval()
     dtype = _dtype_of(network)
     graph = Graph(name)

@@ -162,6 +162,7 @@ def traced(
     name, key_of_bare = type(network).__name__, BARE if given.is_bare else None
     # A copy, since the look-ups in it are replaced.
     network, entries = copy.deepcopy(network).cpu(), dict(given.traceable)
+    # One array has no columns to look up.
     if not given.is_bare:
         example = {key: entry.example for key, entry in entries.items()}
         network = _without_known_parts(network, graph, given.encoded, example, entries)
@@ -295,7 +296,7 @@ def _written(
             f"it: {type(error).__name__}: {reason} Use operations on tensors of any "
             "number of rows, and no branches that depend on values."
         ) from error
-    # Without functions.
+    # torch calls some of what it writes as functions of the model; a graph here has nodes.
     model = inliner.inline_local_functions(written.model_proto)
     versions = {entry.domain: entry.version for entry in model.opset_import}
     if versions.get("") != OPSETS[""]:
@@ -348,6 +349,7 @@ def _added(node: Any, graph: Graph, inputs: list[Any]) -> Sequence[Value]:
         return [graph.constant(numpy_helper.to_array(value) if is_tensor else value)]
     if node.op_type == "ConstantOfShape":
         fill = given.get("value")
+        # Its attribute is a tensor, by which equal nodes could not be found.
         array = np.zeros(1, np.float32) if fill is None else numpy_helper.to_array(fill)
         return [graph.add("Expand", graph.constant(array.reshape(())), inputs[0])]
     attributes: dict[str, Any] = {
@@ -405,6 +407,7 @@ def spec_inputs(
     if forms is None:
         table = Table(features)
         parts = columns.values() if isinstance(columns, dict) else [columns]
+        # Columns of numbers say what they are; of categories the data tell.
         every = [demands(column) for part in parts for column in part.active]
         wanted = {d.key for of_column in every for d in of_column if not d.is_number}
         forms = forms_of({key: table.cells(key) for key in wanted})

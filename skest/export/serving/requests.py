@@ -79,6 +79,7 @@ class Served:
         """
         one = (self._path / MANIFEST).exists()
         paths = [self._path] if one else list_versions(self._path)
+        # One that is served alone may have any name; clients are told a number.
         found = {version_number(path.name) or 1: path for path in paths}
         self.refused = {n: why for n, why in self.refused.items() if n in found}
         # The first that loads is served. Until one does, the version before goes on.
@@ -110,6 +111,7 @@ def _files_of(path: Path) -> object:
     """Return what changes when a file does, None if it changes just now."""
     try:
         return [
+            # Not the time of modification, which copies keep (rsync -a, cp -p).
             (file, status.st_size, status.st_ctime_ns)
             for file, status in sorted((f, f.lstat()) for f in path.rglob("*"))
         ]
@@ -284,6 +286,7 @@ class Call:
                 str(self.body, "utf-8"),
                 object_pairs_hook=without_duplicates,
                 parse_constant=_no_number,
+                # Python reads 1e999 as infinity.
                 parse_float=_finite,
             )
         except RecursionError:

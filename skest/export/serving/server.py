@@ -133,6 +133,7 @@ class ModelServer:
             If ``onnxruntime`` is not installed.
         """
         # Health is answered from the start: large models take a while.
+        # By default `serve_forever` looks every half second whether it shall end.
         self._run("skest-listen", self._listener.serve_forever, 0.05)
         try:
             self._catalog.refresh()
@@ -226,6 +227,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server_version = "skest"
+    # Which Python it is, and so which defects it has, is nobody's business.
     sys_version = ""
     # Headers and body are two writes; the second would wait for the receipt of the
     # first, up to 40 ms.
@@ -321,6 +323,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            # A version may be loading, and slots come free: clients try again by this.
             self.send_header("Retry-After", "1")
         if self.close_connection:
             self.send_header("Connection", "close")

@@ -21,6 +21,7 @@ def _predict(call: Call) -> Any:
     document = call.document()
     name = document.get("signature_name") or "serving_default"
     inputs = list(call.signature(model, name)["inputs"])
+    # "Row format" and "column format" of TensorFlow Serving.
     by_column = "inputs" in document
     if ("instances" in document) == by_column:
         raise RequestError(400, "Give either 'instances' (rows) or 'inputs' (columns).")
