@@ -254,14 +254,16 @@ class Graph:
         self.initializers: dict[str, Any] = {}
         # By all that makes it: constants, weights and nodes that are equal are made once.
         self._known: dict[Hashable, tuple[Value, ...]] = {}
-        self._names: set[str] = set()
+        # Each with its last number: a graph of folds has some of them a thousand times.
+        self._names: dict[str, int] = {}
         self._scope: tuple[str, ...] = ()
 
     def _unique(self, name: str) -> str:
-        found, number = name, 1
+        found = name
         while found in self._names:
-            found, number = f"{name}_{number}", number + 1
-        self._names.add(found)
+            self._names[name] += 1
+            found = f"{name}_{self._names[name]}"
+        self._names[found] = 0
         return found
 
     @contextlib.contextmanager
