@@ -232,16 +232,15 @@ class ServedChief(AsyncReplica):
         self._sockets = [
             socket.create_server(("127.0.0.1", 0)) for _ in range(strategy.num_ps)
         ]
-        self._make_part = functools.partial(
-            AsyncReplica,
-            strategy,
-            ps_addresses=["{}:{}".format(*s.getsockname()) for s in self._sockets],
-            secret=secrets.token_hex(16),
-            attach_timeout=config.session_creation_timeout_secs,
-        )
+        # What workers need as well, for sessions with the same servers.
+        self._sessions: dict[str, Any] = {
+            "ps_addresses": ["{}:{}".format(*s.getsockname()) for s in self._sockets],
+            "secret": secrets.token_hex(16),
+            "attach_timeout": config.session_creation_timeout_secs,
+        }
         super().__init__(
-            *self._make_part.args,
-            **self._make_part.keywords,
+            strategy,
+            **self._sessions,
             task_type="chief",
             input_context=context_among(strategy.num_workers, 0),
             check=workers.check,
@@ -249,7 +248,7 @@ class ServedChief(AsyncReplica):
 
     def begin(self, run: Run) -> None:
         """Start the other processes, and give the servers their variables."""
-        strategy, secret = self._strategy, self._make_part.keywords["secret"]
+        strategy, secret = self._strategy, self._sessions["secret"]
         options = {"strategy": strategy, "secret": secret, "orphan_timeout": _NEVER}
         # With the sockets, not their addresses: who connects already waits in their queues.
         for ps, listening in enumerate(self._sockets):
@@ -263,7 +262,7 @@ class ServedChief(AsyncReplica):
                 may_die=False,
             )
         self._workers.start_all(
-            run, functools.partial(_open_session, strategy, self._make_part)
+            run, functools.partial(_open_session, strategy, self._sessions)
         )
         super().begin(run)
         for listening in self._sockets:  # or who connects would wait for a dead server
@@ -341,12 +340,17 @@ def _open_memory(
 
 def _open_session(
     strategy: AsyncParameterServer,
-    make_part: Callable[..., AsyncReplica],
+    sessions: dict[str, Any],
     index: int,
     files: list[int],
 ) -> Replica:
-    context = context_among(strategy.num_workers, index)
-    return make_part(task_type="worker", task_index=index, input_context=context)
+    return AsyncReplica(
+        strategy,
+        **sessions,
+        task_type="worker",
+        task_index=index,
+        input_context=context_among(strategy.num_workers, index),
+    )
 
 
 def _check_may_start(config: RunConfig) -> None:

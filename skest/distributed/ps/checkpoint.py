@@ -74,6 +74,7 @@ class ServedTensor:
         first, stop, _ = block.indices(self.shape[0])
         n_rows = max(0, stop - first)
         found = torch.zeros((n_rows, *self.shape[1:]), dtype=self.dtype)
+        # As a whole, it might be larger than a message can be.
         for start, rows in blocks(found, _BLOCK_BYTES):
             self._fetch(first + start, rows)
         if self._refuse_nan and found.isnan().any():
@@ -179,6 +180,7 @@ def snapshot(
                 *(client, name, dtype_named(dtype), shape or (1,), holders),
                 refuse_nan=refuse_nan and name.startswith("variable:"),
             )
+            # A number travels as a row of one, and is small enough to come at once.
             tensors[name] = served if shape else served[:].reshape(())
     parts = [reply.control["optimizers"] for reply in replies]
     return Snapshot(replies[0].step, parts, tensors)

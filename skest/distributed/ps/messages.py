@@ -31,6 +31,7 @@ _ALIGNMENT = 8
 class Op(IntEnum):
     """What a worker asks for."""
 
+    # A part of the protocol, as in `Status`: what is new goes behind.
     HELLO = 0
     INFO = 1
     INIT = 2

@@ -304,6 +304,7 @@ def _positions(values: Value, first: int) -> Value:
 @_encoded.register
 def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
     raw = inputs.numbers(column.key)
+    # Dense, for few engines take sparse tensors.
     scaled = raw / column.scale_.astype(raw.dtype)
     return {column.encoded_key: EveryId(column.num_buckets), column.weight_key: scaled}
 
@@ -337,6 +338,7 @@ def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
     present = _is_none_of(cells.values, cells.missing)
     ids = _ids_of(column, cells, present)
     if isinstance(column, VocabularyColumn) and column.missing_bucket:
+        # A cell without any value has one id then, in the first place.
         none = present.cast(np.int64).max(axis=1, keepdims=True).equals(0)
         first = _positions(ids, 0).equals(0)
         ids = where(none & first, column.num_buckets - 1, ids)

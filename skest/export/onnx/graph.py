@@ -453,6 +453,7 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
             if name in used
         ],
     )
+    # Only what is used: an engine need know no other operator sets.
     domains = ["", *sorted({node.domain for node in nodes} - {""})]
     model = helper.make_model(
         proto,

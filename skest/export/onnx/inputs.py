@@ -335,6 +335,7 @@ class Inputs:
     def category(self, key: Key, delimiter: str | None = None) -> Category:
         """Return raw categories."""
         spec, values = self._values[key, delimiter]
+        # _to_sparse_input_and_drop_ignore_values of TensorFlow leaves out -1 and "".
         missing: tuple[Any, ...] = tuple({_NO_CATEGORY, spec.missing})
         no_value = spec.missing
         if spec.dtype == "string":

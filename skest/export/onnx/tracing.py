@@ -325,6 +325,7 @@ def _grafted(
     for declared, value in zip(model.graph.input, values, strict=True):
         found[declared.name] = value
     for tensor in model.graph.initializer:
+        # `_Traced` is one more module around the user's, whose weights keep their names.
         path = tensor.name.removeprefix("network.")
         array = numpy_helper.to_array(tensor)
         is_weight = path != tensor.name
@@ -369,6 +370,7 @@ def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
             f"The result {key!r} has {shape[0]} rows, whatever the batch has. An exported "
             "model returns something for every row."
         )
+    # `_added` knows no types; those of the example are the same.
     return Traced(
         Value(value.graph, value.name, numpy_dtype(result.dtype), result.ndim), shape
     )
@@ -481,6 +483,7 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
     specs = []
     for key, cells in ({BARE: features} if is_bare else features).items():
         tensor = _tensor(cells, key, dtype)
+        # Integers of any width come as int64, which is what JSON and Python have.
         kind = dtype.name if tensor.is_floating_point() else "int64"
         specs.append(InputSpec(str(key), key, kind, (None, *tensor.shape[1:]), None))
         value = graph.input(str(key), kind, specs[-1].shape).cast(
