@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables in one parameter server, and the rule that updates them."""
+"""The variables in one parameter server, and the rule that updates them.
+
+A worker describes its optimizers; the server makes them again, from classes that it knows.
+"""
 
 import inspect
 import operator

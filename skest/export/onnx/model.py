@@ -135,7 +135,7 @@ def build_onnx(
     >>> [spec.name for spec in graph.inputs], list(graph.signatures)
     (['city'], ['serving_default', 'classification', 'regression', 'predict'])
     """
-    model = Model(columns, network, logits_scale, logits_range)
+    model = ScaledNetwork(columns, network, logits_scale, logits_range)
     return mean_onnx([[model]], [1], head, classes=classes, forms=forms, name=name)
 
 
@@ -153,8 +153,8 @@ def _texts_explained() -> Iterator[None]:
         ) from error
 
 
-class Model(NamedTuple):
-    """A model of several behind one head; see `build_onnx` for what it has."""
+class ScaledNetwork(NamedTuple):
+    """A network with its columns, and what becomes of its logits; see `build_onnx`."""
 
     columns: Any
     network: nn.Module
@@ -164,7 +164,7 @@ class Model(NamedTuple):
 
 @_texts_explained()
 def mean_onnx(
-    groups: Sequence[Sequence[Model]],
+    groups: Sequence[Sequence[ScaledNetwork]],
     times: Sequence[int],
     head: Head,
     *,
@@ -176,7 +176,7 @@ def mean_onnx(
 
     Parameters
     ----------
-    groups : sequence of sequences of Model
+    groups : sequence of sequences of ScaledNetwork
         They take one table. Those of a group predict their mean.
     times : sequence of int
         How often the mean of each group counts.
@@ -225,7 +225,9 @@ def _mean(head: Head, logits: Sequence[Any]) -> Any:
     return members_mean(head, concat([own.unsqueeze(0) for own in logits], axis=0))
 
 
-def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) -> Any:
+def _scaled_logits(
+    model: ScaledNetwork, scope: Scope, encoded: Any, dtype: np.dtype
+) -> Any:
     logits = network_output(model.network, scope, encoded)
     # The network learned standardised numbers; these are those of `y`.
     if model.logits_scale is not None:
