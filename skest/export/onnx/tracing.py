@@ -501,7 +501,8 @@ def _tensor(cells: Any, key: Any, dtype: np.dtype) -> Tensor:
             "is one tensor. Let 'input_fn' give one dictionary of arrays, "
             'under names such as "outer_inner".'
         )
-    array = cells if isinstance(cells, Tensor) else np.asarray(cells)
+    # A copy: arrays of pandas can't be written to, of which torch would warn.
+    array = cells if isinstance(cells, Tensor) else np.array(cells)
     if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
         raise ExportError(
             f"The feature {key!r} holds {array.dtype}, not numbers, and the model has "
