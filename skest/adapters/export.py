@@ -23,7 +23,7 @@ from skest.exceptions import ExportError
 from skest.export.onnx.graph import Graph
 from skest.export.onnx.heads import LABELS
 from skest.export.onnx.inputs import Inputs, InputSpec
-from skest.export.onnx.model import Model, OnnxGraph, mean_onnx, spec_onnx
+from skest.export.onnx.model import OnnxGraph, ScaledNetwork, mean_onnx, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.warmup import by_output, cells_of, made_up_rows
 from skest.export.writer import Exported, check_format, write_export
@@ -121,12 +121,12 @@ def fitted_onnx(estimator: Any, example: Any = None) -> OnnxGraph:
     )
 
 
-def _models_of(estimator: Any, head: Any) -> list[Model | UserModel]:
+def _models_of(estimator: Any, head: Any) -> list[ScaledNetwork | UserModel]:
     """Return what the graph of a fitted estimator is made of: models with one mean."""
     return [_model_of(e, head) for e in (estimator, *estimator.fold_estimators_)]
 
 
-def _model_of(estimator: Any, head: Any) -> Model | UserModel:
+def _model_of(estimator: Any, head: Any) -> ScaledNetwork | UserModel:
     """Return the model of one network."""
     fitted = estimator._as_fitted()
     drop_embeddings(fitted)
@@ -137,7 +137,7 @@ def _model_of(estimator: Any, head: Any) -> Model | UserModel:
     # Shared: a table of gigabytes is written from where it is.
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
     scale = estimator._scale
-    return Model(
+    return ScaledNetwork(
         columns_by_part(fitted),
         network.eval(),
         None if scale is None else (scale.scale, scale.center),
@@ -323,12 +323,14 @@ def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
     if estimator.feature_columns_ is not None:
         columns = estimator.feature_columns_
         specs = Inputs(Graph("rows"), columns.active, np.float32, forms).specs
+        # Gaps would make objects of numbers, whose types count here.
+        without_gaps = [spec._replace(missing=None) for spec in specs]
 
         def features_of(rows: Mapping[str, list[Any]]) -> dict[Any, Any]:
             return {spec.key: cells_of(spec, rows[spec.name]) for spec in specs}
 
         accepted, _ = made_up_rows(
-            {}, specs, lambda rows: columns.encode(features_of(rows)), gaps=(False,)
+            {}, without_gaps, lambda rows: columns.encode(features_of(rows))
         )
         return features_of(accepted)
     if BARE_KEY in forms:

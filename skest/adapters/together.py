@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import core_as_fitted
 from skest.canned.dnn import mean_logits
+from skest.core.resources import IntraOpThreads
 from skest.engine.evaluation import as_arrays
 from skest.engine.model import pure_model_fn
 from skest.estimators.estimator import Estimator
@@ -48,8 +49,10 @@ def predictions(
     if not model.fold_estimators_:
         size = model._predict_batch_size
         return core_of(model).predict_table(features, keys, batch_size=size)
-    logits = _mean_logits(model, features, core_of)
-    return as_arrays(model._target.head(None).predictions(logits, keys), keys)
+    # Several threads that wait for each other take milliseconds for a row.
+    with IntraOpThreads.limited_to(1, wanted="auto"):
+        logits = _mean_logits(model, features, core_of)
+        return as_arrays(model._target.head(None).predictions(logits, keys), keys)
 
 
 def _mean_logits(

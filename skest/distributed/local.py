@@ -31,7 +31,7 @@ from skest.engine.loop import INPUT_ENDED, Replica, move_to_step
 from skest.engine.model import ModelBuilder, ModelFn
 from skest.engine.training import TrainingOrder, run_training
 from skest.hooks.base import Run
-from skest.inputs.input_context import InputContext
+from skest.inputs.input_context import context_among
 
 _logger = logging.getLogger("skest")
 
@@ -192,6 +192,7 @@ class SharedMemoryChief(SharedMemoryReplica):
 
     def steps_taken(self, run: Run) -> int:
         """Count a step, and return how many all have taken."""
+        # What another process raised ends the chief's loop here, and a checkpoint is saved.
         self._workers.check()
         return super().steps_taken(run)
 
@@ -231,31 +232,25 @@ class ServedChief(AsyncReplica):
         self._sockets = [
             socket.create_server(("127.0.0.1", 0)) for _ in range(strategy.num_ps)
         ]
-        self._make_part = functools.partial(
-            AsyncReplica,
-            strategy,
-            ps_addresses=["{}:{}".format(*s.getsockname()) for s in self._sockets],
-            secret=secrets.token_hex(16),
-            attach_timeout=config.session_creation_timeout_secs,
-        )
+        # What workers need as well, for sessions with the same servers.
+        self._sessions: dict[str, Any] = {
+            "ps_addresses": ["{}:{}".format(*s.getsockname()) for s in self._sockets],
+            "secret": secrets.token_hex(16),
+            "attach_timeout": config.session_creation_timeout_secs,
+        }
         super().__init__(
-            *self._make_part.args,
-            **self._make_part.keywords,
+            strategy,
+            **self._sessions,
             task_type="chief",
-            input_context=local_context(strategy.num_workers, 0),
+            input_context=context_among(strategy.num_workers, 0),
             check=workers.check,
         )
 
     def begin(self, run: Run) -> None:
         """Start the other processes, and give the servers their variables."""
-        strategy = self._strategy
-        options = {
-            "secret": self._make_part.keywords["secret"],
-            "lease": strategy.lease,
-            "use_locking": strategy.use_locking,
-            "timeout": strategy.timeout,
-            "orphan_timeout": _NEVER,
-        }
+        strategy, secret = self._strategy, self._sessions["secret"]
+        options = {"strategy": strategy, "secret": secret, "orphan_timeout": _NEVER}
+        # With the sockets, not their addresses: who connects already waits in their queues.
         for ps, listening in enumerate(self._sockets):
             self._workers.start(
                 f"ps-{ps}",
@@ -267,7 +262,7 @@ class ServedChief(AsyncReplica):
                 may_die=False,
             )
         self._workers.start_all(
-            run, functools.partial(_open_session, strategy, self._make_part)
+            run, functools.partial(_open_session, strategy, self._sessions)
         )
         super().begin(run)
         for listening in self._sockets:  # or who connects would wait for a dead server
@@ -336,11 +331,6 @@ def _ignore(*what: Any) -> None:
     """Do nothing."""
 
 
-def local_context(num_workers: int, index: int) -> InputContext | None:
-    """Return which part of the input a process reads; the chief is number 0."""
-    return InputContext(num_workers, index) if num_workers > 1 else None
-
-
 def _open_memory(
     num_workers: int, layout: Any, index: int, files: list[int]
 ) -> Replica:
@@ -350,12 +340,17 @@ def _open_memory(
 
 def _open_session(
     strategy: AsyncParameterServer,
-    make_part: Callable[..., AsyncReplica],
+    sessions: dict[str, Any],
     index: int,
     files: list[int],
 ) -> Replica:
-    context = local_context(strategy.num_workers, index)
-    return make_part(task_type="worker", task_index=index, input_context=context)
+    return AsyncReplica(
+        strategy,
+        **sessions,
+        task_type="worker",
+        task_index=index,
+        input_context=context_among(strategy.num_workers, index),
+    )
 
 
 def _check_may_start(config: RunConfig) -> None:

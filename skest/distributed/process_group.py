@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,11 +22,12 @@ from skest.core.checks import check_positive
 from skest.core.console import INTERRUPTED
 from skest.core.random import child_seed
 from skest.core.resources import resolve_device
+from skest.distributed.layout import outline, room_for
 from skest.engine.loop import INPUT_ENDED, Replica
 from skest.engine.recorded.recording import map_leaves
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run
-from skest.inputs.input_context import InputContext
+from skest.inputs.input_context import context_among
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.row_sparse import rule_of
 
@@ -110,10 +111,6 @@ class Peers:
             self._store.compare_set(_FAILURE, "", text)
         dist.destroy_process_group()
 
-    def summed(self, values: Sequence[int]) -> list[int]:
-        """Return the sums of numbers over all processes."""
-        return self.total(torch.tensor(values, dtype=torch.int64)).tolist()
-
     def gathered(self, tensor: Tensor) -> Tensor:
         """Return tensors of one shape of all processes, put one above the other.
 
@@ -154,22 +151,15 @@ class Peers:
         if self.size == 1:
             return checkpoint
         # First what there is, so that all make room for it; the values follow as bytes.
-        outline: Any = None if checkpoint is None else dict(vars(checkpoint))
-        for kind in _TENSORS if outline else ():
-            outline[kind] = {
-                name: (str(tensor.dtype).removeprefix("torch."), [*tensor.shape])
-                for name, tensor in outline[kind].items()
-            }
-        (first, *_) = self.objects(outline)
+        described = None if checkpoint is None else dict(vars(checkpoint))
+        if described is not None:
+            described |= {kind: outline(described[kind]) for kind in _TENSORS}
+        (first, *_) = self.objects(described)
         if first is None:
             return None
         if checkpoint is None:
-            for kind in _TENSORS:
-                first[kind] = {
-                    name: torch.empty(shape, dtype=getattr(torch, dtype))
-                    for name, (dtype, shape) in first[kind].items()
-                }
-            checkpoint = Checkpoint(**first)
+            rooms = {kind: room_for(first[kind]) for kind in _TENSORS}
+            checkpoint = Checkpoint(**{**first, **rooms})
         for tensor in (*checkpoint.variables.values(), *checkpoint.optimizer.values()):
             if tensor.numel():
                 # gloo knows bytes; the stride of a single element may be anything.
@@ -301,8 +291,7 @@ class SynchronousReplica(Replica):
             self._exit.close()
             raise
         self.is_chief = self.peers.rank == 0
-        if self.peers.size > 1:
-            self.input_context = InputContext(self.peers.size, self.peers.rank)
+        self.input_context = context_among(self.peers.size, self.peers.rank)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -409,7 +398,8 @@ class SynchronousReplica(Replica):
         """
         own = _STOPPED if reason is not None and reason not in _REASONS else reason
         # One exchange a step: all see the same sums, and so stop behind the same one.
-        *stopping, total = self.peers.summed([*(own == r for r in _REASONS), n])
+        counts = torch.tensor([*(own == r for r in _REASONS), n], dtype=torch.int64)
+        *stopping, total = self.peers.total(counts).tolist()
         for common, count in zip(_REASONS, stopping, strict=True):
             if count:
                 self._is_over = True

@@ -193,8 +193,8 @@ class _Run:
                 index = self._kinds[:place].count(kind)
                 environ = environ_of(cluster, kind, index, self._secret)
                 options = self._options(kind, environ)
-                # As a task, which Ray retries. Servers are actors: their address must
-                # be known before the others are started.
+                # As a task, which Ray retries if its process dies, and not if it raises.
+                # Servers are actors: their address must be known before others start.
                 task = ray.remote(_do).options(
                     **options, max_retries=self._max_restarts
                 )
@@ -202,6 +202,7 @@ class _Run:
             _wait_for_all(trainers, serving)
         finally:
             for server in servers:
+                # A server that waits for requests sees no other end.
                 ray.kill(server)
             if not isinstance(sys.exception(), KeyboardInterrupt):  # else they save
                 for task in trainers:

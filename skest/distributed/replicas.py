@@ -48,13 +48,12 @@ def serve_if_ps(config: RunConfig) -> bool:
             f"train_distribute={strategy!r} has no parameter servers. Use "
             "AsyncParameterServer(), or a cluster without 'ps'."
         )
+    # Unlike `_TrainingExecutor.run_ps` of tf.estimator, it returns when the training ends.
     serve_parameters(
         task.cluster.task_address("ps", task.index),
         task.index,
+        strategy=strategy,
         secret=secret_of_cluster(),
-        lease=strategy.lease,
-        use_locking=strategy.use_locking,
-        timeout=strategy.timeout,
         # As long as a worker would wait for the chief.
         orphan_timeout=config.session_creation_timeout_secs,
     )
@@ -100,6 +99,7 @@ def replica_for(
                 task.num_worker_replicas,
             )
         return Replica()
+    # torchrun says by its own variables who takes part; a cluster is not asked.
     if isinstance(strategy, DataParallel):
         return DataParallelReplica(config.device)
     if isinstance(strategy, LocalSGD):
@@ -152,6 +152,7 @@ def _check_of_worker(config: RunConfig) -> Callable[[], None]:
     """
     if config.is_chief or config.model_dir is None:
         return lambda: None
+    # What it finds at first may be the end of an earlier training in this directory.
     end = EndOfTraining(Path(config.model_dir))
 
     def check() -> None:

@@ -14,7 +14,7 @@ from skest.distributed.layout import Layout
 from skest.distributed.processes import anonymous_file
 from skest.engine.loop import Replica, move_to_step
 from skest.hooks.base import Run
-from skest.inputs.input_context import InputContext
+from skest.inputs.input_context import context_among
 from skest.optimizers.row_sparse import RowSparse, rule_of, slots_of_zeros
 from skest.optimizers.state import named_state
 
@@ -141,8 +141,7 @@ class SharedMemoryReplica(Replica):
         self, index: int, num_workers: int, memory: SharedTensors | None = None
     ) -> None:
         self.is_chief = index == 0
-        if num_workers > 1:
-            self.input_context = InputContext(num_workers, index)
+        self.input_context = context_among(num_workers, index)
         self._index = index
         self._num_workers = num_workers
         self.memory: Any = memory  # of the chief, from `begin` on
@@ -211,6 +210,7 @@ def _share(run: Run, num_workers: int) -> SharedTensors:
     for i, optimizer in enumerate(run.spec.optimizers):
         _make_slots(optimizer)
         slots, options = named_state(optimizer, run.network.named_parameters())
+        # What is in Python objects is copied into each process, and would part there.
         if options["values"] or getattr(optimizer, "free_slots", ()):
             raise ValueError(
                 f"SharedMemory can't train with {options['class']}, whose state is more "
@@ -238,6 +238,7 @@ def _use(run: Run, tensors: dict[str, Tensor]) -> None:
         shared = tensors.get(f"buffer:{name}")
         # One that follows from the batches that a process is shown is its own.
         if shared is not None and shared.shape == buffer.shape:
+            # One that nobody may write to, such as an expanded one, is equal as a rule.
             if not torch.equal(buffer, shared):
                 buffer.copy_(shared)
     for key, shared in tensors.items():

@@ -92,10 +92,12 @@ class DataParallelReplica(SynchronousReplica):
         if not own or self.peers.size == 1:
             self._module = module
             return
+        # There is no public way to leave variables out.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             module, ignored
         )
-        # `begin` has shared more than its own first exchange would.
+        # `begin` has shared more than its own first exchange would. Variables that the loss
+        # does not reach are found in the first step, and not looked for in each.
         parallel = DistributedDataParallel(module, init_sync=False, static_graph=True)
         # The group must live longer than the reducer, which holds it, too: attributes end
         # in the order in which they were set. Whoever lets go of a group as the last one
@@ -189,6 +191,7 @@ def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> T
     is_dense = (counts < 0).any(dim=0).tolist()
     in_rows = []
     for index, table in enumerate(tables):
+        # Where one process has a dense gradient, all need to take part in its sum.
         if is_dense[index]:
             table.grad = peers.total(_dense_gradient(table)) / peers.size
         elif counts[:, index].any():
@@ -245,6 +248,7 @@ def _gathered(
     `lengths` are those of every rank and part.
     """
     own = torch.cat(list(parts))
+    # all_gather wants tensors of one size.
     padded = own.new_zeros(max(map(sum, lengths)))
     padded[: len(own)] = own
     found = [
@@ -338,6 +342,7 @@ class LocalSGDReplica(SynchronousReplica):
         for variable, mean in zip(variables, means, strict=True):
             variable.copy_(mean)
         for optimizer in run.spec.optimizers:
+            # FTRL computes weights from its slots: the next step would take the mean back.
             rule = rule_of(optimizer)
             if isinstance(rule, Ftrl):
                 rule.keep_weights(variables)

@@ -61,6 +61,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         value = getattr(importlib.import_module(f"skest.export.{_MODULES[name]}"), name)
+        # Python asks here for what is not there only: once for each name.
         globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,7 +8,6 @@ tensors beside it inside the directory.
 """
 
 import hashlib
-import io
 import json
 import math
 import os
@@ -342,7 +341,7 @@ def read_artifact(
         raise ArtifactError(
             f"{str(path)!r} is no exported model: it has no {MANIFEST!r}."
         ) from None
-    manifest_sha256, trusted = _digest(io.BytesIO(data)), trusted_manifest_sha256
+    manifest_sha256, trusted = _sha256(data), trusted_manifest_sha256
     # Before anything else of the manifest is read: a foreign one is not even parsed.
     trusted = [trusted] if isinstance(trusted, str) else trusted
     if trusted is not None and manifest_sha256 not in map(str.lower, trusted):
@@ -357,9 +356,8 @@ def read_artifact(
             # Read once: the digest is that of the very bytes that will run.
             found[name] = _read(path / name, size)
         if verify:
-            known = io.BytesIO(found[name]) if name in found else None
-            with known or (path / name).open("rb") as file:
-                digest = _digest(file)
+            read = found.get(name)
+            digest = digest_of(path / name) if read is None else _sha256(read)
             _require(
                 digest == manifest["files"][name]["sha256"],
                 f"{str(path / name)!r} is not the file that was exported: its digest "
@@ -446,5 +444,11 @@ def _read(path: Path, size: int) -> bytes:
     return data
 
 
-def _digest(file: Any) -> str:
-    return hashlib.file_digest(file, "sha256").hexdigest()
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 digest of a file, which may be larger than the memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

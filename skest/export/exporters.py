@@ -65,6 +65,7 @@ class Exporter(FormerArguments, ABC):
     """
 
     _former_arguments: ClassVar[Mapping[str, str]] = {
+        # Of exporter.py of tf.estimator: a SavedModel may be text, and takes tf.Example.
         "as_text": "leave it out",
         "assets_extra": "use 'assets'",
         "event_file_pattern": "leave it out: each version has the result of its evaluation",
@@ -113,6 +114,7 @@ class Exporter(FormerArguments, ABC):
         """
 
 
+# `_SavedModelExporter` of tf.estimator.
 class _Exporting(Exporter):
     """Exports some of the checkpoints, each with its result, and keeps some versions."""
 
@@ -160,6 +162,7 @@ class _Exporting(Exporter):
                 assets={**self._assets, _RESULT: result},
                 format=self._format,
             )
+        # As `_garbage_collect_exports` of tf.estimator: by their numbers, which are times.
         if self._exports_to_keep is not None:
             remove_old_versions(export_path, self._exports_to_keep)
         return version
@@ -191,6 +194,7 @@ class FinalExporter(_Exporting):
     def __init__(
         self, name: str, assets: Assets | None = None, *, format: str = "onnx"
     ) -> None:
+        # There is one version a training, and older trainings are none of its business.
         super().__init__(name, assets, format, exports_to_keep=None)
 
     def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
@@ -247,6 +251,7 @@ def loss_smaller(
 
     The default rule of `BestExporter`.
     """
+    # `_loss_smaller` of tf.estimator, where nothing is ever better than a first NaN.
     return _is_better(MetricKeys.LOSS, "min", best_eval_result, current_eval_result)
 
 
@@ -337,21 +342,22 @@ class BestExporter(LatestExporter):
 
     def _wants(self, export_path: Path, eval_result: Result, is_final: bool) -> bool:
         # Read from the versions each time: no state that a restart could lose.
-        best, current = _best_result(export_path), eval_result
+        best = _best_result(export_path)
         if self._compare_fn is not loss_smaller:
             return best is None or self._compare_fn(
-                best_eval_result=best, current_eval_result=current
+                best_eval_result=best, current_eval_result=eval_result
             )
         metric = self._metric or MetricKeys.LOSS
-        if math.isnan(_value(metric, current)):
-            return False
-        return best is None or _is_better(metric, self._mode, best, current)
+        # Any number is better than NaN, the first one, too.
+        best = {metric: math.nan} if best is None else best
+        return _is_better(metric, self._mode, best, eval_result)
 
 
 def _is_better(
     metric: str, mode: str, best: Mapping[str, float], current: Mapping[str, float]
 ) -> bool:
-    old, new = _value(metric, best), _value(metric, current)
+    # What the present result lacks is told first: an older one may be of another program.
+    new, old = _value(metric, current), _value(metric, best)
     is_better = new < old if mode == "min" else new > old
     return is_better or (math.isnan(old) and not math.isnan(new))
 
@@ -371,6 +377,7 @@ def _value(metric: str, result: Mapping[str, float]) -> float:
 
 def _best_result(base: Path) -> Result | None:
     """Return the result of the newest version; None if there is none."""
+    # Each was better than the one before, so that the newest is the best.
     for version in list_versions(base)[-1:]:
         path = version / "assets" / _RESULT
         if path.is_file():

@@ -19,7 +19,8 @@ from skest.core.dates import without_zone
 
 Parts = Mapping[str, Sequence[str]]
 
-#: Strings that are no number, but a missing one.
+#: Strings that are no number, but a missing one. Operator set 18 has nothing that strips
+#: strings: a graph has a table of these, and so no others are taken here.
 BLANKS = tuple(" " * n for n in range(9))
 
 
@@ -199,6 +200,7 @@ class Feature:
         TypeError, ValueError
             If a value is not what the feature takes.
         """
+        # A single text would be read as one row for each letter.
         if np.isscalar(values) or values is None:
             raise TypeError(
                 f"The feature {self.name!r} must have one value for each row, in a list "
@@ -262,6 +264,7 @@ class Feature:
             if self._delimiter is None:
                 return values
             values = values.tolist()  # lists, of which each text may be several values
+        # An engine takes rectangles only; the graph tells padding by the value that fills.
         rows = [self._items(cell) for cell in values]
         width = max(map(len, rows), default=0)
         if width == 0:

@@ -64,6 +64,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
         ).start()
     except (ImportError, OSError, ValueError) as error:
         parser.error(text_of(error))
+    # Told here, where the command was given, and not by 503 to the first client.
     for name, reason in server.refused.items():
         server.stop()
         parser.error(f"No version of {name!r} can be served: {reason}")
@@ -94,6 +95,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "model is called as the directory",
     )
     options = {
+        # Nobody is asked who he is, so that by default only this machine is answered.
+        # The port is that of REST in TensorFlow Serving.
         "host": ("127.0.0.1", "address to listen at"),
         "port": (8501, "port to listen at, 0 for a free one"),
         "poll-seconds": (1.0, "seconds from one look for new versions to the next"),
@@ -114,6 +117,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         help="serve only versions whose manifest.json has this SHA-256; may be repeated",
     )
     parser.add_argument(
+        # A trial by default: a server loads whatever appears in the directory.
         "--no-trial",
         action="store_false",
         dest="trial",

@@ -59,6 +59,7 @@ class _Output:
                     f"{kind} must name predictions by their keys, which are strings; got "
                     f"{value!r} for {name!r}."
                 )
+        # As ClassificationOutput of TensorFlow, which wants scores or classes.
         if not outputs:
             raise ValueError(f"{kind} must name at least one prediction; got none.")
 

@@ -83,6 +83,7 @@ def _own_classes() -> list[type]:
 
 def _graph_of(operator: Any) -> Any:
     """Return the graph of an estimator, written once for each conversion."""
+    # It is asked for twice: for the types of the outputs, and to be converted.
     if not hasattr(operator, "skest_graph"):
         operator.skest_graph = operator.raw_operator.onnx_graph()
     return operator.skest_graph
@@ -110,6 +111,7 @@ def _set_output_types(operator: Any) -> None:
         options = operator.scope_inst.get_options(model, {"zipmap": True})
         is_double = is_double and options["zipmap"] is not True
     numbers = getattr(data_types, f"{'Double' if is_double else 'Float'}TensorType")
+    # STRING, FLOAT and DOUBLE of `onnx.TensorProto`.
     kinds = {8: data_types.StringTensorType, 1: numbers, 11: numbers}
     rows = operator.inputs[0].get_first_dimension()
     for name, variable in zip(_answers(model), operator.outputs, strict=True):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model as a new exported version: graph, weights, description, and a test of it."""
 
-import hashlib
 import importlib.util
 import json
 import logging
@@ -34,17 +33,13 @@ from skest.export.artifact import (
     SCHEMA,
     WARMUP,
     check_file_name,
+    digest_of,
 )
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.runtime import load
-from skest.export.warmup import (
-    by_output,
-    cells_of,
-    made_up_rows,
-    rows_of,
-)
+from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -53,6 +48,7 @@ _logger = logging.getLogger("skest")
 Assets = Mapping[str, str | os.PathLike[str]]
 Rows = dict[str, list[Any]]
 _WEIGHTS = "weights.bin"
+# Protobuf has no message beyond 2 GiB; and what is beside the graph is mapped, not copied.
 _LARGE = 64 * 2**20  # bytes of weights that are no part of the graph's file
 
 
@@ -91,6 +87,7 @@ class Exported:
 def check_format(format: str) -> None:
     """Refuse what is none of the formats of an export, or lacks what writes it."""
     check_choice(format, "format", "an export", ("onnx", "checkpoint"))
+    # Told before a training at whose end an exporter would fail; not imported for that.
     missing = [n for n in ("onnx", "onnxruntime") if not importlib.util.find_spec(n)]
     if format == "onnx" and missing:
         raise ImportError(
@@ -150,11 +147,12 @@ def write_export(
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if tried is not None:
-            _write(directory, manifest, indent=None)  # for `load`; nobody reads it
+            _write(directory, manifest)  # for `load`
             _logger.info("Comparing what was written with the model.")
             manifest["parity"] |= _compare(*tried, directory, atol)
+            # By which engine the answers are: another one may round otherwise.
             manifest["parity"] |= exported.model.engine()
-        _write(directory, manifest, indent=1)
+        _write(directory, manifest)
 
     return _publish(base, exported.assets, "The model", write)
 
@@ -182,6 +180,7 @@ def export_checkpoint(
     }
 
     def write(directory: Path) -> None:
+        # Slots of Adam are twice as large as the model, and nobody predicts with them.
         write_checkpoint(Checkpoint(step, checkpoint.variables), directory)
         (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
         if verify:
@@ -210,6 +209,7 @@ def _publish(
                 f"'assets' has no file {str(source)!r} to copy as {name!r}."
             )
 
+    # The description comes last, because it lists all files.
     def fill(directory: Path) -> None:
         if assets:
             (directory / "assets").mkdir()
@@ -252,15 +252,13 @@ def _manifest(exported: Exported) -> dict[str, Any]:
     }
 
 
-def _write(directory: Path, manifest: dict[str, Any], indent: int | None) -> None:
+def _write(directory: Path, manifest: dict[str, Any]) -> None:
     files = manifest["files"]  # what is listed stays as it is, and is read once
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
         if path.is_file() and name not in (MANIFEST, *files):
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            files[name] = {"size": path.stat().st_size, "sha256": digest}
-    text = json.dumps(manifest, indent=indent, allow_nan=False, ensure_ascii=False)
+            files[name] = {"size": path.stat().st_size, "sha256": digest_of(path)}
+    text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
     (directory / MANIFEST).write_text(text, encoding="utf-8")
 
 
@@ -294,6 +292,7 @@ def _compare(
                 f"What was exported gives other {name!r} than the model: "
                 f"{found[name].tolist()}, not {values.tolist()}. Please report it."
             )
+    # Not `largest > atol`, which NaN would pass.
     if not largest <= atol:
         raise ExportError(
             f"What was exported gives other numbers than the model: they differ by "
@@ -392,8 +391,9 @@ def export_estimator(
     spec = builder.build(features, None, ModeKeys.PREDICT, random)
     restore(spec, checkpoint)
     model = spec_onnx(spec, features, name="Estimator")
-    if example is not None and not _is_table(example):
-        example = {BARE: np.asarray(example)}
+    if example is not None and spec.encode is None:
+        # Features that are one array are the only input, whatever holds them.
+        example = example if isinstance(example, Mapping) else np.asarray(example)
     exported = Exported(
         model=model,
         estimator="Estimator",
@@ -403,11 +403,6 @@ def export_estimator(
         assets=assets,
     )
     return write_export(exported, base, verify=verify, atol=atol)
-
-
-def _is_table(example: Any) -> bool:
-    is_rows = isinstance(example, list) and isinstance(example[0], Mapping)
-    return isinstance(example, Mapping) or hasattr(example, "columns") or is_rows
 
 
 def _expected(
@@ -424,6 +419,7 @@ def _expected(
         found = by_output(predict_batch(spec, encoded, None))
     # `export_outputs` may call predictions otherwise, as the graph then does.
     own = (spec.export_outputs or {}).get("predict")
+    # What only the graph has, such as `labels`, is not compared.
     keys = {name: name for name in model.signatures["predict"].outputs}
     named = {n: found.get(key) for n, key in (own.outputs if own else keys).items()}
     return {name: values for name, values in named.items() if values is not None}

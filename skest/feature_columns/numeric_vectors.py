@@ -208,18 +208,18 @@ class PiecewiseLinearColumn(OverNumeric):
         # floats has 512.
         ids = np.empty(values.shape, dtype=np.int64)
         fractions = np.zeros(values.shape, dtype=self._float)
-        for element, edges in enumerate(self.edges):
-            x = values[:, element].astype(self._float, copy=False)
-            n_bins = len(edges) - (self.encoding != "onehot")
-            # Outside of the edges the outermost bins go on, with a fraction that is
-            # clipped.
-            bins = np.searchsorted(edges, x, side="right") - 1
-            ids[:, element] = bins = bins.clip(0, n_bins - 1)
-            if self.encoding != "onehot":
-                starts = edges[bins]
-                with np.errstate(over="ignore"):  # outside of the edges
-                    share = (x - starts) / (edges[bins + 1] - starts)
-                fractions[:, element] = share.clip(0, 1)
+        columns = values.astype(self._float, copy=False).T
+        last = None if self.encoding == "onehot" else -1
+        with np.errstate(over="ignore"):  # outside of the edges
+            for element, (edges, x) in enumerate(zip(self.edges, columns, strict=True)):
+                # Without the outermost edges: their bins go on, with a fraction that is
+                # clipped.
+                ids[:, element] = bins = edges[1:last].searchsorted(x, side="right")
+                if self.encoding != "onehot":
+                    starts = edges[bins]
+                    fractions[:, element] = (x - starts) / (edges[bins + 1] - starts)
+        # Of all at once: for a row, a call takes longer than what it does.
+        np.clip(fractions, 0, 1, out=fractions)
         if unknown is not None:
             # Zeros for a missing number: the numeric column beside may indicate it.
             ids[unknown] = -1

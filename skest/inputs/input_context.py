@@ -77,3 +77,8 @@ class InputContext:
     def own_seed(self, seed: int) -> int:
         """Return the seed that this worker uses where `seed` was given for all."""
         return child_seed(seed, self.num_input_pipelines, self.input_pipeline_id)
+
+
+def context_among(num_workers: int, index: int) -> InputContext | None:
+    """Return which part of the input one of several workers reads; None is all of it."""
+    return InputContext(num_workers, index) if num_workers > 1 else None

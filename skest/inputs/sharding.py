@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from skest.config.cluster import TaskConfig
 from skest.core.checks import check_input_fn
 from skest.inputs.batches import check_batches
-from skest.inputs.input_context import InputContext
+from skest.inputs.input_context import InputContext, context_among
 from skest.inputs.loaders import repeatable, shard_loader
 from skest.inputs.pipeline import Pipeline
 
@@ -38,12 +38,12 @@ def context_of(task: TaskConfig) -> InputContext | None:
     >>> context_of(TaskConfig("worker", 1, cluster))
     InputContext(num_input_pipelines=3, input_pipeline_id=2)
     """
-    n_workers = task.num_worker_replicas
     # Evaluators read all, and parameter servers nothing.
-    if n_workers < 2 or not (task.is_chief or task.type == "worker"):
+    if not (task.is_chief or task.type == "worker"):
         return None
     # By its index alone, worker 0 would read what the chief reads (tensorflow#23294).
-    return InputContext(n_workers, 0 if task.is_chief else task.index + 1)
+    index = 0 if task.is_chief else task.index + 1
+    return context_among(task.num_worker_replicas, index)
 
 
 def shard(data: Any, context: InputContext | None) -> Any:

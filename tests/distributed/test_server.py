@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from skest.distributed import AsyncParameterServer
 from skest.distributed.ps.connection import Peer, RefusedError, connect
 from skest.distributed.ps.messages import Message, Op
 from skest.distributed.ps.optimizers import Shard
@@ -132,7 +133,7 @@ def test_a_task_does_not_wait_for_its_update_but_who_reads_does(
     trainers, monkeypatch, use_locking
 ):
     with (
-        LocalServers(use_locking=use_locking) as servers,
+        LocalServers(strategy=AsyncParameterServer(use_locking=use_locking)) as servers,
         held_back(monkeypatch) as may_go_on,
     ):
         chief = trainers(servers.addresses, "chief").initialize().begin()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -241,8 +242,11 @@ def test_what_features_are_like(tmp_path):
     again = pickle.loads(pickle.dumps(estimator))
     with pytest.raises(ExportError, match="Pass some rows of them as 'example'"):
         again.export(tmp_path)
-    model = load(again.export(tmp_path, example=np.ones((2, 2), np.float32)))
-    assert model("predict", x=[[1.0, 2.0]])["predictions"].shape == (1, 1)
+    rows = np.ones((2, 2), np.float32)
+    # One array, whatever holds it.
+    for example in (rows, rows.tolist(), pd.DataFrame(rows, columns=["a", "b"])):
+        model = load(again.export(tmp_path, example=example))
+        assert model("predict", x=[[1.0, 2.0]])["predictions"].shape == (1, 1)
 
 
 def _linear_of(features, labels, mode, head):

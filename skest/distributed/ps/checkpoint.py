@@ -15,19 +15,13 @@ from torch.optim import Optimizer
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import blocks
+from skest.distributed.layout import dtype_named, name_of_dtype
 from skest.distributed.ps.connection import PSClient
-from skest.distributed.ps.messages import (
-    Message,
-    Op,
-    Reader,
-    dtype_named,
-    name_of_dtype,
-)
+from skest.distributed.ps.messages import Message, Op, Reader
+from skest.distributed.ps.optimizers import described, held_description
 from skest.distributed.ps.variables import (
     Part,
     Variables,
-    described,
-    held_description,
     n_rows_of,
     unique_state,
     variable_of,
@@ -80,6 +74,7 @@ class ServedTensor:
         first, stop, _ = block.indices(self.shape[0])
         n_rows = max(0, stop - first)
         found = torch.zeros((n_rows, *self.shape[1:]), dtype=self.dtype)
+        # As a whole, it might be larger than a message can be.
         for start, rows in blocks(found, _BLOCK_BYTES):
             self._fetch(first + start, rows)
         if self._refuse_nan and found.isnan().any():
@@ -179,11 +174,13 @@ def snapshot(
             # Its rows of a table, and not a number that it has of it.
             if [*shape] == [n_rows, *v.shape[1:]]:
                 shape = v.shape
+                # Slots that come with the first step are not yet where no row was touched.
                 holders = [i if name in c else None for i, c in enumerate(contents)]
             served = ServedTensor(
                 *(client, name, dtype_named(dtype), shape or (1,), holders),
                 refuse_nan=refuse_nan and name.startswith("variable:"),
             )
+            # A number travels as a row of one, and is small enough to come at once.
             tensors[name] = served if shape else served[:].reshape(())
     parts = [reply.control["optimizers"] for reply in replies]
     return Snapshot(replies[0].step, parts, tensors)
@@ -296,6 +293,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
             if v.ps == -1 and tensor.shape == v.shape:
                 shape[0] = n_rows_of(shape[0], ps, num_ps)
             contents[ps].append([name, name_of_dtype(tensor.dtype), shape])
+    # Servers make room first, and refuse what they can't hold before it is sent.
     announced = {
         ps: Message(
             Op.INIT,

@@ -125,6 +125,7 @@ class Session:
             )
         self._signs_all = not (is_near and found[len(_GREETING)])
         said = own + found if is_server else bytes(found) + own
+        # Without a secret anybody can make the codes, which still tell sessions apart.
         shared = hmac.digest((secret or "").encode(), said, "sha256")
         # A key for each direction: what one end has sent does not pass when it comes
         # back.

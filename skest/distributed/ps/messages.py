@@ -26,20 +26,12 @@ _HEADER = struct.Struct("<8q")
 _MAGIC = 0x736B657374  # "skest"
 # What comes is viewed where it lies, for which torch asks that it is aligned.
 _ALIGNMENT = 8
-# A list, and not getattr(torch, ...): what others send must not choose any name.
-_DTYPES = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-        *(torch.complex64, torch.complex128),
-    )
-}
 
 
 class Op(IntEnum):
     """What a worker asks for."""
 
+    # A part of the protocol, as in `Status`: what is new goes behind.
     HELLO = 0
     INFO = 1
     INIT = 2
@@ -218,24 +210,6 @@ class Reader:
         found = self._bytes[self._start : end].view(dtype).view(tuple(shape))
         self._start += _padded(end - self._start)
         return found
-
-
-def name_of_dtype(dtype: torch.dtype) -> str:
-    """Return what a type is called in messages."""
-    return str(dtype).removeprefix("torch.")
-
-
-def dtype_named(name: Any) -> torch.dtype:
-    """Return the type that `name_of_dtype` names.
-
-    Raises
-    ------
-    WireError
-        If there is none.
-    """
-    if name not in _DTYPES:
-        raise WireError(f"Variables of type {name!r} can't be sent.")
-    return _DTYPES[name]
 
 
 def _header_of(buffer: Tensor) -> tuple[int, ...]:

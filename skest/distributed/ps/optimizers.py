@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The variables in one parameter server, and the rule that updates them."""
+"""The variables in one parameter server, and the rule that updates them.
+
+A worker describes its optimizers; the server makes them again, from classes that it knows.
+"""
 
 import inspect
 import operator
@@ -12,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.distributed.ps.messages import Reader, WireError, dtype_named
+from skest.distributed.layout import dtype_named
+from skest.distributed.ps.messages import Reader, WireError
 from skest.distributed.ps.rows import TablesElsewhere
 from skest.distributed.ps.variables import (
     Part,
@@ -23,8 +27,10 @@ from skest.distributed.ps.variables import (
     variable_of,
 )
 from skest.feature_columns.lookup import row_table
-from skest.optimizers.row_sparse import RowSparse
+from skest.optimizers.row_sparse import RowSparse, rule_of
 from skest.optimizers.state import load_named_state, named_state, set_group_options
+
+_IMPLEMENTATIONS = ("foreach", "fused")
 
 
 class LockedRows:
@@ -159,6 +165,7 @@ class Shard:
                 if optimizer is not None:
                     optimizer.step()
         finally:
+            # The next push may have none for them, and optimizers pass over what has none.
             for name in gradients:
                 self._parameters[name].grad = None
 
@@ -247,6 +254,48 @@ def _slots(tensors: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:
         for key, tensor in tensors.items()
         if key.startswith(prefix)
     }
+
+
+def described(
+    network: nn.Module, optimizers: Sequence[Optimizer]
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Return all that a server needs to make the same optimizers, and their slots."""
+    descriptions: list[dict[str, Any]] = []
+    tensors: dict[str, Tensor] = {}
+    for i, optimizer in enumerate(optimizers):
+        # By name: the numbers of parameters in a `state_dict` differ where there are fewer.
+        slots, state = named_state(optimizer, network.named_parameters())
+        tensors |= {f"{i}:{key}": slot for key, slot in slots.items()}
+        for group, raw in zip(
+            state["param_groups"], optimizer.param_groups, strict=True
+        ):
+            # Those of a GPU mean nothing to a server. A fused or foreach update rounds
+            # differently now and then: one worker trains bit for bit as one process
+            # only if servers take the same.
+            on_cpu = all(p.device.type == "cpu" for p in raw["params"])
+            chosen = {k: raw[k] for k in _IMPLEMENTATIONS if k in raw}
+            group["implementation"] = chosen if on_cpu else {}
+        rule = rule_of(optimizer)
+        state["module"] = type(rule).__module__
+        state["row_sparse"] = isinstance(optimizer, RowSparse)
+        descriptions.append(state)
+    return descriptions, tensors
+
+
+def held_description(
+    description: Mapping[str, Any], variables: Variables, ps: int
+) -> dict[str, Any]:
+    """Return the description of an optimizer with what one server has."""
+    held = {v.name for v in variables.all if v.ps in (-1, ps)}
+    part = dict(description)
+    part["param_groups"] = [
+        {**group, "params": [n for n in group["params"] if n in held]}
+        for group in description["param_groups"]
+    ]
+    members = [n for group in part["param_groups"] for n in group["params"]]
+    for key in ("slots", "values"):
+        part[key] = {n: description[key][n] for n in members if n in description[key]}
+    return part
 
 
 def rebuilt_optimizer(

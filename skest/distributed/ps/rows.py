@@ -141,6 +141,7 @@ class Distinct(NamedTuple):
             counts = [len(self.ids[n]) for n in numbers]
             places = self.places[start : start + len(together)] - first
             sums = together.new_zeros((sum(counts), *together.shape[1:]))
+            # It adds in the order of the values, as one process does: bit for bit the same.
             sums.index_add_(0, places, together)
             found.update(zip(numbers, sums.split(counts), strict=True))
             start, first = start + len(together), first + sum(counts)

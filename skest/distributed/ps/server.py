@@ -14,18 +14,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
+from skest.config.strategies import AsyncParameterServer
+from skest.distributed.layout import outline, room_for
 from skest.distributed.ps.connection import Peer, RefusedError, Session, listen, welcome
-from skest.distributed.ps.messages import (
-    Message,
-    Op,
-    Reader,
-    Status,
-    WireError,
-    dtype_named,
-    name_of_dtype,
-)
+from skest.distributed.ps.messages import Message, Op, Reader, Status, WireError
 from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.variables import Part, Variables
 from skest.exceptions import PeerLostError
@@ -135,14 +127,10 @@ class ParameterServer:
         listens.
     ps : int, default=0
         Number of this server.
+    strategy : AsyncParameterServer, default=None
+        Of the training; None is one as constructed.
     secret : str, default=None
         What tasks must prove to know; None is nothing.
-    lease : float, default=60.0
-        Seconds after which a silent task is taken for lost.
-    use_locking : bool, default=True
-        Whether reads wait for updates; these always wait for each other.
-    timeout : float, default=30.0
-        Seconds that a task has to take what it asked for.
     orphan_timeout : float, default=1200.0
         Seconds without any word from any task after which the server ends by itself.
 
@@ -153,30 +141,31 @@ class ParameterServer:
     step : int
         The global step; that of server 0 counts.
     use_locking : bool
-        As given; may be set while tasks train.
+        Whether reads wait for updates; these always wait for each other. May be set while
+        tasks train.
     """
 
     def __init__(
         self,
         address: str | socket.socket,
         ps: int = 0,
+        strategy: AsyncParameterServer | None = None,
         *,
         secret: str | None = None,
-        lease: float = 60.0,
-        use_locking: bool = True,
-        timeout: float = 30.0,
         orphan_timeout: float = 1200.0,
     ) -> None:
+        strategy = strategy or AsyncParameterServer()
         opened = listen(address, secret) if isinstance(address, str) else address
         host, port = opened.getsockname()[:2]
         if isinstance(address, str):
             host = address.rpartition(":")[0]
         self.address = f"{host}:{port}"
         self.ps = ps
-        self.members = Members(lease)
+        self.members = Members(strategy.lease)
         self.step = self._n_updates = 0
-        self.use_locking = use_locking
-        self._listening, self._secret, self._timeout = opened, secret, timeout
+        self.use_locking = strategy.use_locking
+        self._listening, self._secret = opened, secret
+        self._timeout = strategy.timeout
         self._orphan_timeout = orphan_timeout
         self._shard: Shard | None = None
         self._lock = threading.RLock()  # of what is read
@@ -335,11 +324,7 @@ class ParameterServer:
         with self._lock:
             part, reply = self._held.state(kinds), self.reply()
         # Only what there is: its values follow in blocks, by FETCH.
-        tensors = [
-            [name, name_of_dtype(tensor.dtype), list(tensor.shape)]
-            for name, tensor in part.tensors.items()
-        ]
-        contents = {"tensors": tensors, "optimizers": part.optimizers}
+        contents = {"tensors": outline(part.tensors), "optimizers": part.optimizers}
         return reply._replace(control=contents), part.tensors
 
     def reply(self, status: Status = Status.OK, **fields: Any) -> Message:
@@ -461,10 +446,7 @@ class _Arriving:
 
     def __init__(self, control: Mapping[str, Any]) -> None:
         self.control = control
-        self._tensors = {
-            str(name): torch.empty(shape, dtype=dtype_named(dtype))
-            for name, dtype, shape in control["tensors"]
-        }
+        self._tensors = room_for(control["tensors"])
         self._left = sum(t.nbytes for t in self._tensors.values())
 
     def put(self, request: Message) -> None:

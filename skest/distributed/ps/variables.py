@@ -10,12 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.distributed.layout import Layout
-from skest.distributed.ps.messages import dtype_named, name_of_dtype
-from skest.optimizers.row_sparse import RowSparse, row_tables, rule_of
-from skest.optimizers.state import named_state
-
-_IMPLEMENTATIONS = ("foreach", "fused")
+from skest.distributed.layout import Layout, dtype_named, name_of_dtype
+from skest.optimizers.row_sparse import row_tables
 
 
 class Variable(NamedTuple):
@@ -177,6 +173,7 @@ def unique_state(network: nn.Module) -> dict[str, Tensor]:
 
     Names of parameters are those of ``named_parameters``.
     """
+    # Tied weights are one variable: two servers would each update one of their own.
     found: dict[int, tuple[str, Tensor]] = {
         id(p): (name, p) for name, p in network.named_parameters()
     }
@@ -194,47 +191,6 @@ def aliases(network: nn.Module) -> dict[str, str]:
         for name, tensor in network.state_dict(keep_vars=True).items()
         if isinstance(tensor, Tensor) and first[id(tensor)] != name
     }
-
-
-def described(
-    network: nn.Module, optimizers: Sequence[Optimizer]
-) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """Return all that a server needs to make the same optimizers, and their slots."""
-    descriptions: list[dict[str, Any]] = []
-    tensors: dict[str, Tensor] = {}
-    for i, optimizer in enumerate(optimizers):
-        slots, state = named_state(optimizer, network.named_parameters())
-        tensors |= {f"{i}:{key}": slot for key, slot in slots.items()}
-        for group, raw in zip(
-            state["param_groups"], optimizer.param_groups, strict=True
-        ):
-            # Those of a GPU mean nothing to a server. A fused or foreach update rounds
-            # differently now and then: one worker trains bit for bit as one process
-            # only if servers take the same.
-            on_cpu = all(p.device.type == "cpu" for p in raw["params"])
-            chosen = {k: raw[k] for k in _IMPLEMENTATIONS if k in raw}
-            group["implementation"] = chosen if on_cpu else {}
-        rule = rule_of(optimizer)
-        state["module"] = type(rule).__module__
-        state["row_sparse"] = isinstance(optimizer, RowSparse)
-        descriptions.append(state)
-    return descriptions, tensors
-
-
-def held_description(
-    description: Mapping[str, Any], variables: Variables, ps: int
-) -> dict[str, Any]:
-    """Return the description of an optimizer with what one server has."""
-    held = {v.name for v in variables.all if v.ps in (-1, ps)}
-    part = dict(description)
-    part["param_groups"] = [
-        {**group, "params": [n for n in group["params"] if n in held]}
-        for group in description["param_groups"]
-    ]
-    members = [n for group in part["param_groups"] for n in group["params"]]
-    for key in ("slots", "values"):
-        part[key] = {n: description[key][n] for n in members if n in description[key]}
-    return part
 
 
 def _told(variable: Variable | None) -> str:
@@ -301,6 +257,7 @@ def hidden(network: nn.Module, names: set[str]) -> Iterator[None]:
         for name in names & found.keys():
             del found[name]
 
+    # A checkpoint copies all that it finds, and tables here may be larger than the memory.
     handle = network.register_state_dict_post_hook(leave_out)
     try:
         yield

@@ -18,13 +18,7 @@ from torch import Tensor
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, DirectoryStore
 from skest.core.console import INTERRUPTED
-from skest.distributed.ps.checkpoint import (
-    join,
-    outlined,
-    snapshot,
-    state_of,
-    upload,
-)
+from skest.distributed.ps.checkpoint import join, outlined, snapshot, state_of, upload
 from skest.distributed.ps.connection import Peer, PSClient
 from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
@@ -249,6 +243,7 @@ class AsyncReplica(Replica):
     def finish(self, run: Run) -> None:
         """Say that this task takes no more steps; the chief waits for the others."""
         if not self.is_chief:
+            # Or the chief would wait for it until its lease has run out.
             self.client.ask_all(Message(Op.BYE))
             return
         if run.stop_reason != INPUT_ENDED:  # else others may have more of it

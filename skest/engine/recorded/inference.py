@@ -216,7 +216,10 @@ def _program(recorder: Recorder, outputs: list[Value], n_rows: int) -> Program:
         )
         calls.append(Call(call.function, args, kwargs, call.returned))
     storages = Storages(calls)
-    calls, outputs = simplified(calls, outputs, storages, shapes_are_fixed=False)
+    # Of tables that nobody trains any more, a sum over rows is taken once.
+    calls, outputs = simplified(
+        *(calls, outputs, storages), shapes_are_fixed=False, constants_stay=True
+    )
     _check_repeatable(calls, outputs, storages)
     inputs = [*recording.inputs, size]
     return Program(inputs, calls, outputs, [], storages, reserve=False)

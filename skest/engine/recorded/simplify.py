@@ -187,6 +187,7 @@ def simplified(
     storages: Storages,
     *,
     shapes_are_fixed: bool = True,
+    constants_stay: bool = False,
 ) -> tuple[list[Call], list[Value]]:
     """Return the calls that are needed for the outputs and for what the step changes.
 
@@ -200,6 +201,8 @@ def simplified(
         Of `calls`.
     shapes_are_fixed : bool, default=True
         Whether the shapes are the recorded ones in every step.
+    constants_stay : bool, default=False
+        Whether what was there before, as variables, has the same numbers in every step.
 
     Returns
     -------
@@ -209,7 +212,7 @@ def simplified(
     outputs : list of Value
         Which of the values left stands for each output.
     """
-    simplifier = _Simplifier(storages, shapes_are_fixed)
+    simplifier = _Simplifier(storages, shapes_are_fixed, constants_stay)
     left = [call for call in map(simplifier.simplified, calls) if call is not None]
     outputs = [simplifier.stands_for(value) for value in outputs]
     return _needed(left, outputs, storages), outputs
@@ -218,9 +221,12 @@ def simplified(
 class _Simplifier:
     """Goes through the calls once and replaces values by equal ones."""
 
-    def __init__(self, storages: Storages, shapes_are_fixed: bool) -> None:
+    def __init__(
+        self, storages: Storages, shapes_are_fixed: bool, constants_stay: bool
+    ) -> None:
         self._storages = storages
         self._shapes_are_fixed = shapes_are_fixed
+        self._constants_stay = constants_stay
         self._replaced: dict[Value, Value] = {}
         self._at: dict[Hashable, Value] = {}
         self._done: dict[Hashable, list[Value]] = {}
@@ -319,12 +325,12 @@ class _Simplifier:
         return None if found is results else found
 
     def _is_same_in_every_step(self, call: Call) -> bool:
-        """Turn results that depend on nothing but shapes into constants."""
+        """Turn results into constants that depend on nothing but shapes and constants."""
         is_shape_fixed = self._shapes_are_fixed or not call.arguments
         fixed = (call.function in _FILLED and is_shape_fixed) or (
             bool(call.arguments)
             and not call.is_random
-            and all(value in self._folded for value in call.arguments)
+            and all(map(self._is_known, call.arguments))
         )
         if not fixed or not self._are_unwritten(call.results):
             return False
@@ -333,6 +339,10 @@ class _Simplifier:
             # Its tensor was computed when the step was recorded.
             value.kind = "constant"
         return True
+
+    def _is_known(self, value: Value) -> bool:
+        stays = self._constants_stay and value.kind == "constant"
+        return value in self._folded or (stays and self._are_unwritten([value]))
 
     def _are_unwritten(self, values: Iterable[Value]) -> bool:
         return not any(self._storages.is_written(value) for value in values)

@@ -16,7 +16,7 @@ from skest.export.onnx.graph import STRING, Graph, Value, where
 from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
 from skest.export.onnx.numbers import (
     Numbers,
-    computed,
+    as_value,
     date_part,
     filled_and_scaled,
     n_reached,
@@ -65,6 +65,7 @@ def bucket_ids(values: Value, n_buckets: int) -> Value:
 
     As `skest.feature_columns.categorical.bucket_ids`.
     """
+    # Not FarmHash as in TensorFlow: ONNX Runtime has one hash of strings, MurmurHash3.
     return _string_hashes(values.cast(STRING)).cast(np.int64) % n_buckets
 
 
@@ -85,6 +86,7 @@ def fingerprint_cat64(a: Value, b: Value) -> Value:
 
     As `skest.feature_columns.crossed.fingerprint_cat64`.
     """
+    # FingerprintCat64 of TensorFlow (platform/fingerprint.h), by which it crosses columns.
     result = (a ^ _MULTIPLIER) ^ (_shift_mix(b * _MULTIPLIER) * _MULTIPLIER)
     result = result * _MULTIPLIER
     return _shift_mix(_shift_mix(result) * _MULTIPLIER)
@@ -278,9 +280,7 @@ def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
     present = (~raw.is_nan()).cast(np.int64).max(axis=2).cast(bool)
     lengths = _lengths(present)
     inside = _positions(raw, 0) < lengths.unsqueeze(1)
-    numbers = with_indicators(column, raw)
-    if isinstance(numbers, Numbers):
-        numbers = computed([numbers])
+    numbers = as_value(with_indicators(column, raw))
     # The column itself pads shorter sequences with this.
     default = column.default_value
     fill = default if isinstance(default, int | float) else 0.0
@@ -304,6 +304,7 @@ def _positions(values: Value, first: int) -> Value:
 @_encoded.register
 def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
     raw = inputs.numbers(column.key)
+    # Dense, for few engines take sparse tensors.
     scaled = raw / column.scale_.astype(raw.dtype)
     return {column.encoded_key: EveryId(column.num_buckets), column.weight_key: scaled}
 
@@ -337,6 +338,7 @@ def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
     present = _is_none_of(cells.values, cells.missing)
     ids = _ids_of(column, cells, present)
     if isinstance(column, VocabularyColumn) and column.missing_bucket:
+        # A cell without any value has one id then, in the first place.
         none = present.cast(np.int64).max(axis=1, keepdims=True).equals(0)
         first = _positions(ids, 0).equals(0)
         ids = where(none & first, column.num_buckets - 1, ids)
@@ -403,6 +405,7 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     if source.default_value is None and raw.dtype.kind == "f":
         ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:
+        # Each element of a vector has buckets of its own, one behind the other.
         ids = ids + np.arange(source.n_elements) * (len(cuts) + 1)
     return Ids(ids, ids >= 0, source.n_elements)
 
@@ -450,6 +453,7 @@ def _(column: SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
 def _(column: WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
     ids = _ids(column, inputs)
     raw = inputs.numbers(column.weight_feature_key)
+    # Behind the values raw weights are NaN, and so would be every sum.
     weights = where(ids.values < 0, 0, raw).cast(column.dtype)
     weights = weights.cast(np.promote_types(column.dtype, np.float32))
     return {column.encoded_key: ids, column.weight_key: weights}

@@ -3,7 +3,7 @@
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,25 +18,6 @@ IR_VERSION = 8
 STRING = np.dtype(object)
 
 Shape = Sequence[int | None]
-
-
-class Node(NamedTuple):
-    """An operation; attributes as `Graph.add` takes them."""
-
-    op: str
-    domain: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    name: str
-    attributes: dict[str, Any]
-
-
-class Tensor(NamedTuple):
-    """An input or output."""
-
-    name: str
-    dtype: np.dtype
-    shape: tuple[int | None, ...]
 
 
 def _operator(op: str, dtype: Any = None) -> Callable[["Value", Any], "Value"]:
@@ -135,7 +116,7 @@ class Value:
         dtype = np.dtype(dtype)
         if dtype == self.dtype:
             return self
-        return self.apply("Cast", dtype=dtype, to=dtype)
+        return self.apply("Cast", dtype=dtype, to=_onnx_type(dtype))
 
     def sum(self, axis: int, keepdims: bool = False) -> "Value":
         """Return the sums along an axis."""
@@ -150,6 +131,7 @@ class Value:
         """
         if initial is None:
             return self._reduced("ReduceMax", axis, keepdims)
+        # Pad takes the numbers before each axis, and then those behind each.
         at_end = np.zeros(2 * self.ndim, np.int64)
         at_end[self.ndim + axis % self.ndim] = 1
         pads = self.graph.constant(at_end)
@@ -158,6 +140,7 @@ class Value:
 
     def _reduced(self, op: str, axis: int, keepdims: bool) -> "Value":
         # From the front: of no rows, ONNX Runtime takes a negative axis for another one.
+        # As an input: of ReduceSum since operator set 13, of ReduceMax since 18.
         axes = self.graph.constant(np.array([axis % self.ndim]))
         ndim = self.ndim if keepdims else self.ndim - 1
         return self.graph.add(op, self, axes, ndim=ndim, keepdims=int(keepdims))
@@ -196,6 +179,7 @@ class Value:
     def take(self, indices: Any, axis: int = 0) -> "Value":
         """Return slices at indices along an axis; -1 is the last one."""
         if not isinstance(indices, Value):
+            # Gather takes int32 as well: with one type, equal indices are one constant.
             indices = self.graph.constant(np.asarray(indices, dtype=np.int64))
         ndim = self.ndim + indices.ndim - 1
         return self.graph.add("Gather", self, indices, ndim=ndim, axis=axis % self.ndim)
@@ -207,6 +191,7 @@ class Value:
 
     def length(self, axis: int) -> "Value":
         """Return the length of an axis, int64 of shape ()."""
+        # Not by its attributes `start` and `end`: so one node serves all axes.
         return self.graph.add("Shape", self, dtype=np.int64, ndim=1).take(axis)
 
     def expanded(self, *shape: Any) -> "Value":
@@ -229,38 +214,56 @@ class Graph:
 
     Attributes
     ----------
-    inputs, outputs : list of Tensor
+    inputs, outputs : list of onnx.ValueInfoProto
         What it takes and gives.
     initializers : dict of str to ndarray
         Constants and variables by name.
 
+    Raises
+    ------
+    ImportError
+        If onnx is not installed.
+
     Examples
     --------
-    >>> import numpy as np
+    >>> import numpy as np, pytest
+    >>> _ = pytest.importorskip("onnx")
     >>> from skest.export.onnx.graph import Graph
     >>> graph = Graph("scaled")
     >>> x = graph.input("x", np.float32, (None, 2))
     >>> graph.output("y", (x - 1) / 2, (None, 2))
     'y'
-    >>> [node.op for node in graph.nodes]
+    >>> [node.op_type for node in graph.nodes]
     ['Sub', 'Div', 'Identity']
     """
 
     def __init__(self, name: str) -> None:
+        try:
+            import onnx.helper
+        except ImportError as error:
+            raise ImportError(
+                "An ONNX graph needs the package onnx; install it by "
+                "`pip install onnx onnxruntime`."
+            ) from error
         self.name = name
-        self._nodes: list[Node] = []
-        self.inputs: list[Tensor] = []
-        self.outputs: list[Tensor] = []
+        self._make_node = onnx.helper.make_node
+        self._nodes: list[Any] = []
+        self.inputs: list[Any] = []
+        self.outputs: list[Any] = []
+        # Arrays, of which only those that a kept node reads are copied into the model.
         self.initializers: dict[str, Any] = {}
+        # By all that makes it: constants, weights and nodes that are equal are made once.
         self._known: dict[Hashable, tuple[Value, ...]] = {}
-        self._names: set[str] = set()
+        # Each with its last number: a graph of folds has some of them a thousand times.
+        self._names: dict[str, int] = {}
         self._scope: tuple[str, ...] = ()
 
     def _unique(self, name: str) -> str:
-        found, number = name, 1
+        found = name
         while found in self._names:
-            found, number = f"{name}_{number}", number + 1
-        self._names.add(found)
+            self._names[name] += 1
+            found = f"{name}_{self._names[name]}"
+        self._names[found] = 0
         return found
 
     @contextlib.contextmanager
@@ -275,17 +278,17 @@ class Graph:
 
     def input(self, name: str, dtype: Any, shape: Shape) -> Value:
         """Declare an input; of its shape, None is open."""
-        tensor = Tensor(self._unique(name), np.dtype(dtype), tuple(shape))
-        self.inputs.append(tensor)
-        return Value(self, tensor.name, tensor.dtype, len(shape))
+        value = Value(self, self._unique(name), np.dtype(dtype), len(shape))
+        self.inputs.append(_declared(value.name, value.dtype, shape))
+        return value
 
     def output(self, name: str, value: Value, shape: Shape) -> str:
         """Declare an output; return its name, which differs if there is an equal one."""
         # A node of its own: the same tensor may be given under several names, and an
         # input may be an output.
         name = self._unique(name)
-        self._nodes.append(Node("Identity", "", (value.name,), (name,), name, {}))
-        self.outputs.append(Tensor(name, value.dtype, tuple(shape)))
+        self._nodes.append(self._make_node("Identity", [value.name], [name], name))
+        self.outputs.append(_declared(name, value.dtype, shape))
         return name
 
     def constant(self, value: Any) -> Value:
@@ -340,7 +343,7 @@ class Graph:
         domain : str, default=""
             Operator set.
         **attributes
-            Attributes of the node; lists as tuples, types as numpy.dtype.
+            Attributes of the node; lists as tuples.
         """
         dtype = inputs[0].dtype if dtype is None else dtype
         ndim = max(value.ndim for value in inputs) if ndim is None else ndim
@@ -368,7 +371,9 @@ class Graph:
         if key not in self._known:
             name = self._unique("/".join([*self._scope, op]))
             own = [name, *(self._unique(f"{name}:{i}") for i in range(1, len(outputs)))]
-            self._nodes.append(Node(op, domain, names, tuple(own), name, attributes))
+            self._nodes.append(
+                self._make_node(op, names, own, name, domain=domain, **attributes)
+            )
             self._known[key] = tuple(
                 Value(self, output, np.dtype(dtype), ndim)
                 for output, (dtype, ndim) in zip(own, outputs, strict=True)
@@ -376,15 +381,15 @@ class Graph:
         return self._known[key]
 
     @property
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[Any]:
         """The nodes that an output needs, in an order in which they can run."""
-        wanted = {tensor.name for tensor in self.outputs}
+        wanted = {output.name for output in self.outputs}
         kept = []
         # From the end, so that all who read a node are known when it comes.
         for node in reversed(self._nodes):
-            if not wanted.isdisjoint(node.outputs):
+            if not wanted.isdisjoint(node.output):
                 kept.append(node)
-                wanted.update(node.inputs)
+                wanted.update(node.input)
         return kept[::-1]
 
 
@@ -418,8 +423,6 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
 
     Raises
     ------
-    ImportError
-        If onnx is not installed.
     UnicodeEncodeError
         If a string in it has a lone surrogate.
 
@@ -435,26 +438,22 @@ def to_model(graph: Graph, metadata: Mapping[str, str] | None = None) -> Any:
     >>> [node.op_type for node in to_model(graph).graph.node]
     ['Mul', 'Identity']
     """
-    try:
-        from onnx import helper, numpy_helper
-    except ImportError as error:
-        raise ImportError(
-            "An ONNX graph needs the package onnx; install it by "
-            "`pip install onnx onnxruntime`."
-        ) from error
+    from onnx import helper, numpy_helper
+
     nodes = graph.nodes
-    used = {name for node in nodes for name in node.inputs}
+    used = {name for node in nodes for name in node.input}
     proto = helper.make_graph(
-        [_node_proto(node) for node in nodes],
+        nodes,
         graph.name,
-        [_value_info(tensor) for tensor in graph.inputs],
-        [_value_info(tensor) for tensor in graph.outputs],
+        graph.inputs,
+        graph.outputs,
         [
             numpy_helper.from_array(array, name)
             for name, array in graph.initializers.items()
             if name in used
         ],
     )
+    # Only what is used: an engine need know no other operator sets.
     domains = ["", *sorted({node.domain for node in nodes} - {""})]
     model = helper.make_model(
         proto,
@@ -473,23 +472,12 @@ def _onnx_type(dtype: np.dtype) -> int:
     return TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(dtype)
 
 
-def _node_proto(node: Node) -> Any:
-    from onnx import helper
-
-    attributes = {
-        name: _onnx_type(value) if isinstance(value, np.dtype) else value
-        for name, value in node.attributes.items()
-    }
-    return helper.make_node(
-        node.op, node.inputs, node.outputs, node.name, domain=node.domain, **attributes
-    )
-
-
-def _value_info(tensor: Tensor) -> Any:
+def _declared(name: str, dtype: np.dtype, shape: Shape) -> Any:
+    """Return what ONNX says of an input or output."""
     from onnx import helper
 
     sizes = [
-        size if size is not None else f"{tensor.name}_{axis}" if axis else _ROWS
-        for axis, size in enumerate(tensor.shape)
+        size if size is not None else f"{name}_{axis}" if axis else _ROWS
+        for axis, size in enumerate(shape)
     ]
-    return helper.make_tensor_value_info(tensor.name, _onnx_type(tensor.dtype), sizes)
+    return helper.make_tensor_value_info(name, _onnx_type(dtype), sizes)

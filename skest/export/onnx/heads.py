@@ -127,18 +127,46 @@ def activated(function: Callable[..., Any], x: Value) -> Value:
     )
 
 
-def split_logits(head: Any, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
-    """Return a head, or those of a `MultiHead`, each with its logits.
+def head_predictions(
+    head: Head, logits: Any, classes: Any = None
+) -> dict[str, Prediction]:
+    """Return the predictions of a head; of a `MultiHead` as "<head>/<key>".
 
     Parameters
     ----------
     head : Head
         One of `skest.heads`.
     logits : Value, or dict of Value
-        Side by side along the last axis, or by the name of the head.
+        Of a `MultiHead` side by side along the last axis, or by the name of the head.
+    classes : array-like of shape (n_classes,), default=None
+        The classes in the type of the labels, in the order of their ids, if the head does
+        not name them itself; of a `MultiHead` a dictionary by head.
+
+    Returns
+    -------
+    dict of str to (Value, int)
+        Predictions by key, with their numbers of columns.
+
+    Raises
+    ------
+    ExportError
+        If a head is none of skest.heads, or has another link function than those of
+        `skest.networks.dnn`.
     """
     if not isinstance(head, MultiHead):
-        return [(head, logits)]
+        task: Any = head
+        with logits.graph.scope("head"):
+            return _task_predictions(task, logits, classes)
+    found: dict[str, Prediction] = {}
+    for part, own in _split(head, logits):
+        with own.graph.scope(f"{part.name}/head"):
+            predictions = _task_predictions(part, own, (classes or {}).get(part.name))
+        found |= {f"{part.name}/{key}": entry for key, entry in predictions.items()}
+    return found
+
+
+def _split(head: MultiHead, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
+    """Return the heads of a `MultiHead`, each with its logits."""
     if isinstance(logits, Mapping):
         return [(part, logits[part.name]) for part in head.heads]
     # One matrix, of which each head has some columns, in the order of the heads.
@@ -154,7 +182,7 @@ def split_logits(head: Any, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
 def members_mean(head: Head, logits: Value) -> Value:
     """Return what `skest.canned.dnn.mean_logits` does, for logits of members."""
     if isinstance(head, MultiHead):
-        parts = split_logits(head, logits)
+        parts = _split(head, logits)
         return concat([members_mean(part, own) for part, own in parts], axis=1)
     if isinstance(head, MultiClassHead):
         # Probabilities are averaged, not logits; a softmax of the logarithm of their
@@ -179,32 +207,10 @@ def _log_mean_exp(x: Value) -> Value:
     return (total / count).apply("Log") + greatest.squeeze(0)
 
 
-def task_predictions(
-    head: SingleTaskHead, logits: Value, classes: Any = None
+def _task_predictions(
+    head: SingleTaskHead, logits: Value, classes: Any
 ) -> dict[str, Prediction]:
-    """Return the predictions of a head for one target.
-
-    Parameters
-    ----------
-    head : SingleTaskHead
-        One of `skest.heads`.
-    logits : Value
-        Of shape (n_rows, logits_dimension).
-    classes : array-like of shape (n_classes,), default=None
-        The classes in the type of the labels, in the order of their ids, if the head does
-        not name them itself.
-
-    Returns
-    -------
-    dict of str to (Value, int)
-        Predictions by key, with their numbers of columns.
-
-    Raises
-    ------
-    ExportError
-        If the head is none of skest.heads, or has another link function than those of
-        `skest.networks.dnn`.
-    """
+    """Return the predictions of a head for one target."""
     if not type(head).__module__.startswith("skest."):  # which may predict otherwise
         raise ExportError(
             f"The head {head!r} cannot be written as ONNX. Use one of the heads of "
@@ -269,7 +275,7 @@ def with_classes(
     predictions : dict of str to Value
         Of classes "class_ids", of labels "logits".
     classes : array-like of shape (n_classes,), default=None
-        See `task_predictions`.
+        See `head_predictions`.
 
     Returns
     -------

@@ -118,6 +118,7 @@ def _(column: SparseMatrixColumn) -> list[Demand]:
 
 @_demands.register
 def _(column: BucketizedColumn | PiecewiseLinearColumn) -> list[Demand]:
+    # A missing number is in a bucket of its own, or in none: nothing need be filled in.
     return [demand._replace(may_miss=True) for demand in demands(column.source)]
 
 
@@ -309,6 +310,7 @@ class Inputs:
                 "A raw column has the name '', which no input of a graph may have. Give "
                 "it another name."
             )
+        # Keys are strings and numbers, names strings only: 1 and "1" are two columns of X.
         if any(spec.name == other.name for other in self.specs):
             raise ExportError(
                 f"Two inputs would have the name {spec.name!r}, for it is that of two "
@@ -338,6 +340,7 @@ class Inputs:
     def category(self, key: Key, delimiter: str | None = None) -> Category:
         """Return raw categories."""
         spec, values = self._values[key, delimiter]
+        # _to_sparse_input_and_drop_ignore_values of TensorFlow leaves out -1 and "".
         missing: tuple[Any, ...] = tuple({_NO_CATEGORY, spec.missing})
         no_value = spec.missing
         if spec.dtype == "string":

@@ -2,7 +2,8 @@
 """A model as one ONNX graph, from raw columns to classes and numbers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -12,13 +13,8 @@ from torch import nn
 
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import encode_all, given_parts
-from skest.export.onnx.graph import IR_VERSION, OPSETS, STRING, Graph, concat, to_model
-from skest.export.onnx.heads import (
-    members_mean,
-    split_logits,
-    task_predictions,
-    with_classes,
-)
+from skest.export.onnx.graph import STRING, Graph, Value, concat, to_model
+from skest.export.onnx.heads import head_predictions, members_mean, with_classes
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import SpecInputs, Traced, spec_inputs, traced
@@ -28,7 +24,6 @@ from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
 from skest.heads.base import Head
-from skest.heads.multi_head import MultiHead
 from skest.spec import EstimatorSpec
 
 
@@ -52,12 +47,13 @@ class OnnxGraph(NamedTuple):
 
     def runtime(self) -> dict[str, Any]:
         """Return what the manifest says about running the graph."""
-        opsets = {entry.domain: entry.version for entry in self.model.opset_import}
         return {
             "format": "onnx",
-            "opset": {domain: opsets[domain] for domain in OPSETS if domain in opsets},
-            "ir_version": IR_VERSION,
+            "opset": {entry.domain: entry.version for entry in self.model.opset_import},
+            "ir_version": self.model.ir_version,
+            # The oldest in which exports are tested, in tests/export/test_engines.py.
             "min_onnxruntime": "1.17",
+            # Operators of the engine are all that runs.
             "trusted_code": False,
         }
 
@@ -139,12 +135,26 @@ def build_onnx(
     >>> [spec.name for spec in graph.inputs], list(graph.signatures)
     (['city'], ['serving_default', 'classification', 'regression', 'predict'])
     """
-    model = Model(columns, network, logits_scale, logits_range)
+    model = ScaledNetwork(columns, network, logits_scale, logits_range)
     return mean_onnx([[model]], [1], head, classes=classes, forms=forms, name=name)
 
 
-class Model(NamedTuple):
-    """A model of several behind one head; see `build_onnx` for what it has."""
+@contextmanager
+def _texts_explained() -> Iterator[None]:
+    """Say which name or text it is that no graph can have."""
+    # pandas and NumPy keep lone surrogates, which files with broken bytes have.
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise ExportError(
+            f"The model has a name or text {error.object!r}, which is not valid Unicode "
+            "(it has a lone surrogate). Give the column or class another one, e.g. "
+            "name.encode('utf-8', 'replace').decode(), and fit again."
+        ) from error
+
+
+class ScaledNetwork(NamedTuple):
+    """A network with its columns, and what becomes of its logits; see `build_onnx`."""
 
     columns: Any
     network: nn.Module
@@ -152,8 +162,9 @@ class Model(NamedTuple):
     logits_range: tuple[np.ndarray, np.ndarray] | None = None
 
 
+@_texts_explained()
 def mean_onnx(
-    groups: Sequence[Sequence[Model]],
+    groups: Sequence[Sequence[ScaledNetwork]],
     times: Sequence[int],
     head: Head,
     *,
@@ -165,7 +176,7 @@ def mean_onnx(
 
     Parameters
     ----------
-    groups : sequence of sequences of Model
+    groups : sequence of sequences of ScaledNetwork
         They take one table. Those of a group predict their mean.
     times : sequence of int
         How often the mean of each group counts.
@@ -199,9 +210,11 @@ def mean_onnx(
         logits.append(found)
     left = iter(logits)
     means = [_mean(head, list(islice(left, len(group)))) for group in groups]
+    # Greedy ensembles choose with replacement (Caruana et al., ICML 2004).
     repeated = [m for m, n in zip(means, times, strict=True) for _ in range(n)]
     mean = _mean(head, repeated)
-    return _finished(graph, head, _of_head(graph, head, mean, classes), inputs)
+    predictions = head_predictions(head, mean, classes)
+    return _finished(graph, head, _with_rows(predictions), inputs)
 
 
 def _mean(head: Head, logits: Sequence[Any]) -> Any:
@@ -212,7 +225,9 @@ def _mean(head: Head, logits: Sequence[Any]) -> Any:
     return members_mean(head, concat([own.unsqueeze(0) for own in logits], axis=0))
 
 
-def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) -> Any:
+def _scaled_logits(
+    model: ScaledNetwork, scope: Scope, encoded: Any, dtype: np.dtype
+) -> Any:
     logits = network_output(model.network, scope, encoded)
     # The network learned standardised numbers; these are those of `y`.
     if model.logits_scale is not None:
@@ -224,18 +239,9 @@ def _scaled_logits(model: Model, scope: Scope, encoded: Any, dtype: np.dtype) ->
     return logits
 
 
-def _of_head(graph: Graph, head: Head, logits: Any, classes: Any) -> dict[str, Traced]:
-    """Return the predictions of a head; of a `MultiHead` as "<head>/<key>"."""
-    found = {}
-    for part, own in split_logits(head, logits):
-        name = part.name if isinstance(head, MultiHead) else None
-        prefix = "" if name is None else f"{name}/"
-        own_classes = classes if name is None else (classes or {}).get(name)
-        with graph.scope(f"{prefix}head"):
-            predictions = task_predictions(part, own, own_classes)
-        for key, (value, size) in predictions.items():
-            found[f"{prefix}{key}"] = Traced(value, (None, size))
-    return found
+def _with_rows(predictions: Mapping[str, tuple[Value, int]]) -> dict[str, Traced]:
+    """Return predictions with their shapes; the number of rows is open."""
+    return {key: Traced(v, (None, size)) for key, (v, size) in predictions.items()}
 
 
 def _finished(
@@ -260,18 +266,12 @@ def _finished(
     found = model_signatures(head, predictions, taken, given)
     features = {spec.name: spec.to_json() for spec in inputs}
     described = {key: signature.to_json() for key, signature in found.items()}
+    # In the file itself: it goes without its manifest to browsers and other servers.
     metadata = {
         "skest.features": json.dumps(features),
         "skest.signatures": json.dumps(described),
     }
-    try:
-        return OnnxGraph(to_model(graph, metadata), inputs, found)
-    except UnicodeEncodeError as error:
-        raise ExportError(
-            f"The model has a name or text {error.object!r}, which is not valid Unicode "
-            "(it has a lone surrogate). Give the column or class another one, e.g. "
-            "name.encode('utf-8', 'replace').decode(), and fit again."
-        ) from error
+    return OnnxGraph(to_model(graph, metadata), inputs, found)
 
 
 def _dtype_of(network: nn.Module) -> np.dtype:
@@ -289,6 +289,7 @@ def _dtype_of(network: nn.Module) -> np.dtype:
 _LOGITS = "logits"
 
 
+@_texts_explained()
 def spec_onnx(
     spec: EstimatorSpec,
     features: Any,
@@ -348,6 +349,7 @@ def spec_onnx(
     network = spec.network
     if network is None or spec.predictions is None:
         raise ValueError("An export needs an EstimatorSpec of mode 'infer'.")
+    # Moving averages in place of those of a batch, and no dropout.
     network.eval()
     dtype = _dtype_of(network)
     graph = Graph(name)
@@ -356,14 +358,14 @@ def spec_onnx(
     owner = getattr(spec.predictions, "__self__", None)
     if isinstance(owner, Head):
         head = owner
-        values = _of_head(graph, head, _logits(network, graph, given), classes)
+        logits = _logits(network, graph, given)
+        values = _with_rows(head_predictions(head, logits, classes))
     else:
         function: Any = spec.predictions
         values = traced(function, network, graph, given)
         if head is not None:  # the names of classes belong to their ids
             own = {key: value for key, (value, _) in values.items()}
-            named = with_classes(head, own, classes)
-            values |= {k: Traced(v, (None, size)) for k, (v, size) in named.items()}
+            values |= _with_rows(with_classes(head, own, classes))
     outputs = spec.export_outputs
     return _finished(graph, head, values, given.specs, outputs)
 

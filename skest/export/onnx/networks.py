@@ -20,7 +20,7 @@ from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids
 from skest.export.onnx.graph import Graph, Value, concat, where
 from skest.export.onnx.heads import activated, is_activation, members_mean
-from skest.export.onnx.numbers import Numbers, computed
+from skest.export.onnx.numbers import as_value, computed
 from skest.feature_columns.lookup import clipped
 from skest.feature_columns.modules import (
     CountsOutput,
@@ -182,7 +182,7 @@ def _column_output(
         fractions = encoded[output.weight_key].cast(numpy_dtype(module.dtype))
         return _code(output, entry.values, fractions)
     if isinstance(output, PeriodicOutput):
-        numbers = computed([entry]) if isinstance(entry, Numbers) else entry
+        numbers = as_value(entry)
         name = module_name(output.column)
         with scope.graph.scope(output.column):
             numbers = numbers.cast(numpy_dtype(module.dtype))
@@ -203,6 +203,8 @@ def _column_output(
 
 def _waves(module: Any, scope: Scope, numbers: Value) -> Value:
     """Return numbers beside waves of them; as `PeriodicNumbers`."""
+    # PBLD of RealMLP: periodic, with bias, linear, beside the number (Holzmüller et al.,
+    # NeurIPS 2024).
     frequencies, phases, weights, bias = (
         scope.weight(name, tensor) for name, tensor in module.named_parameters()
     )
@@ -249,6 +251,7 @@ def _combined_rows(
     table: Value, ids: Ids | EveryId, combiner: str, factors: Any
 ) -> Value:
     """Combine the rows of each example, as `skest.feature_columns.lookup.combined_rows`."""
+    # tf.nn.safe_embedding_lookup_sparse: a row without ids is zero, by each combiner.
     if isinstance(ids, EveryId):
         return factors.cast(table.dtype) @ table
     # Padding, and what is in no vocabulary: such values count as none.
@@ -271,6 +274,7 @@ def _weighted_rows(table: Value, ids: Value, combiner: str, factors: Value) -> V
     if combiner != "sum":
         missing = missing | ~(factors > 0)
         factors = where(missing, 0, factors)
+        # A mean has no scale: relative to the largest, no square is out of range.
         largest = factors.max(axis=-1, keepdims=True, initial=0)
         factors = factors / where(largest > 0, largest, 1)
     total = _sums_of_rows(table, ids, ~missing, factors)
@@ -384,6 +388,7 @@ def _(network: DNN, scope: Scope, features: Any) -> Value:
 def _member_child(network: nn.Module, name: str, scope: Scope, features: Any) -> Any:
     """Return what a linear layer makes of the rows of all members."""
     child, inside = network.get_submodule(name), scope.inside(name)
+    # One matrix for all members; other layers have one for each.
     if isinstance(child, nn.Linear):
         weight = inside.weight("weight", child.weight.T, "_transposed")
     else:
@@ -431,6 +436,7 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
         inside = scope.inside(name)
         with scope.graph.scope(name):
             x, last = _recurrent(network.get_submodule(name), inside, x, lengths)
+    # A sequence without a step ends in the state in which it begins.
     state = where(lengths.equals(0).unsqueeze(1), 0, last).without_last()
     return _child(network, "logits", scope, state)
 
@@ -484,6 +490,7 @@ def _(layer: nn.Linear, scope: Scope, x: Value) -> Value:
 
 @_output.register
 def _(layer: ClassTable, scope: Scope, x: Value) -> Value:
+    # The bias is a table of one column, whose rows are updated like those of the weights.
     weight, bias = (scope.weight(n, getattr(layer, n)) for n in ("weight", "bias"))
     return scope.graph.add("Gemm", x, weight, bias.squeeze(1), transB=1)
 

@@ -49,7 +49,7 @@ def n_reached(values: Value, ends: NDArray[Any]) -> Value:
     >>> graph = Graph("search")
     >>> found = n_reached(graph.input("x", np.float32, (None,)), np.arange(5))
     >>> _ = graph.output("n", found, (None,))
-    >>> [node.op for node in graph.nodes], found.dtype
+    >>> [node.op_type for node in graph.nodes], found.dtype
     (['Unsqueeze', 'Less', 'Not', 'Cast', 'ReduceSum', 'Identity'], dtype('int64'))
     """
     n_ends = ends.shape[-1]
@@ -88,32 +88,6 @@ def _shape_of_tree(n_ends: int) -> tuple[int, int]:
     while n_parts**n_levels <= n_ends:
         n_parts += 1
     return n_levels, n_parts
-
-
-def _normalized(column: NumericColumn, values: Value) -> Value:
-    """Return filled numbers as a callable or "quantile" normalizer scales them.
-
-    With another one, they stay as they are.
-
-    Parameters
-    ----------
-    column : NumericColumn
-        Fitted.
-    values : Value
-        Numbers in the dtype of the column, those of a cell along the last axis.
-
-    Raises
-    ------
-    ExportError
-        If the normalizer is a function that does more than arithmetic with functions of
-        NumPy of one argument.
-    """
-    if callable(column.normalizer):
-        return _traced(column, column.normalizer, values)
-    if column.normalizer == "quantile":
-        remedy = "give no 'normalizer' or a callable"
-        return _quantiles(column._learned("quantile_maps_", remedy), values)
-    return values
 
 
 def _quantiles(maps: list[UniformMap], values: Value) -> Value:
@@ -270,6 +244,7 @@ def date_part(times: Value, part: str) -> Value:
 
 
 _SCALERS = ("standard", "minmax", "robust")
+_REMEDY = "give no 'normalizer' or a callable"
 
 
 class Numbers(NamedTuple):
@@ -307,8 +282,7 @@ class Numbers(NamedTuple):
         """Return what a fitted column does with numbers, but for other normalizers."""
         center = scale = None
         if column.normalizer in _SCALERS:
-            remedy = "give no 'normalizer' or a callable"
-            center, scale = (column._learned(n, remedy) for n in ("center_", "scale_"))
+            center, scale = (column._learned(n, _REMEDY) for n in ("center_", "scale_"))
         is_clipped = column.normalizer == "robust"
         return cls(raw, np.dtype(column.dtype), column.fill, center, scale, is_clipped)
 
@@ -329,6 +303,11 @@ def computed(parts: Sequence[Numbers]) -> Value:
     return _smoothly_clipped(values) if first.is_clipped else values
 
 
+def as_value(entry: Value | Numbers) -> Value:
+    """Return numbers that may still have to be computed."""
+    return computed([entry]) if isinstance(entry, Numbers) else entry
+
+
 def _smoothly_clipped(values: Value) -> Value:
     """As `skest.feature_columns.statistics.smoothly_clipped`."""
     values = values.clip(-CLIPPED, CLIPPED)
@@ -341,8 +320,20 @@ def _joined(parts: Sequence[Numbers], name: str) -> np.ndarray:
 
 
 def filled_and_scaled(column: NumericColumn, raw: Value) -> Value:
-    """Return filled and scaled numbers; without a value to fill in, NaN stays."""
-    return _normalized(column, computed([Numbers.of(column, raw)]))
+    """Return filled and scaled numbers; without a value to fill in, NaN stays.
+
+    Raises
+    ------
+    ExportError
+        If the normalizer is a function that does more than arithmetic with functions of
+        NumPy of one argument.
+    """
+    values = computed([Numbers.of(column, raw)])
+    if callable(column.normalizer):
+        return _traced(column, column.normalizer, values)
+    if column.normalizer == "quantile":
+        return _quantiles(column._learned("quantile_maps_", _REMEDY), values)
+    return values
 
 
 def with_indicators(column: NumericColumn, raw: Value) -> Value | Numbers:

@@ -25,7 +25,7 @@ from skest.export.onnx.columns import EveryId, Ids, encode_all
 from skest.export.onnx.graph import OPSETS, Graph, Value
 from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output, numpy_dtype
-from skest.export.onnx.numbers import Numbers, computed
+from skest.export.onnx.numbers import as_value
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
 from skest.feature_columns.modules import (
@@ -149,7 +149,7 @@ def traced(
     >>> given = SpecInputs([], x, {"x": Traceable(x, torch.ones(2, 2))}, is_bare=True)
     >>> found = traced(lambda logits: {"y": logits}, network, graph, given)
     >>> _ = graph.output("y", *found["y"])
-    >>> [node.op for node in graph.nodes]
+    >>> [node.op_type for node in graph.nodes]
     ['Gemm', 'Tanh', 'Identity']
     """
     try:
@@ -162,6 +162,7 @@ def traced(
     name, key_of_bare = type(network).__name__, BARE if given.is_bare else None
     # A copy, since the look-ups in it are replaced.
     network, entries = copy.deepcopy(network).cpu(), dict(given.traceable)
+    # One array has no columns to look up.
     if not given.is_bare:
         example = {key: entry.example for key, entry in entries.items()}
         network = _without_known_parts(network, graph, given.encoded, example, entries)
@@ -295,7 +296,7 @@ def _written(
             f"it: {type(error).__name__}: {reason} Use operations on tensors of any "
             "number of rows, and no branches that depend on values."
         ) from error
-    # Without functions.
+    # torch calls some of what it writes as functions of the model; a graph here has nodes.
     model = inliner.inline_local_functions(written.model_proto)
     versions = {entry.domain: entry.version for entry in model.opset_import}
     if versions.get("") != OPSETS[""]:
@@ -324,6 +325,7 @@ def _grafted(
     for declared, value in zip(model.graph.input, values, strict=True):
         found[declared.name] = value
     for tensor in model.graph.initializer:
+        # `_Traced` is one more module around the user's, whose weights keep their names.
         path = tensor.name.removeprefix("network.")
         array = numpy_helper.to_array(tensor)
         is_weight = path != tensor.name
@@ -348,6 +350,7 @@ def _added(node: Any, graph: Graph, inputs: list[Any]) -> Sequence[Value]:
         return [graph.constant(numpy_helper.to_array(value) if is_tensor else value)]
     if node.op_type == "ConstantOfShape":
         fill = given.get("value")
+        # Its attribute is a tensor, by which equal nodes could not be found.
         array = np.zeros(1, np.float32) if fill is None else numpy_helper.to_array(fill)
         return [graph.add("Expand", graph.constant(array.reshape(())), inputs[0])]
     attributes: dict[str, Any] = {
@@ -367,6 +370,7 @@ def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
             f"The result {key!r} has {shape[0]} rows, whatever the batch has. An exported "
             "model returns something for every row."
         )
+    # `_added` knows no types; those of the example are the same.
     return Traced(
         Value(value.graph, value.name, numpy_dtype(result.dtype), result.ndim), shape
     )
@@ -405,6 +409,7 @@ def spec_inputs(
     if forms is None:
         table = Table(features)
         parts = columns.values() if isinstance(columns, dict) else [columns]
+        # Columns of numbers say what they are; of categories the data tell.
         every = [demands(column) for part in parts for column in part.active]
         wanted = {d.key for of_column in every for d in of_column if not d.is_number}
         forms = forms_of({key: table.cells(key) for key in wanted})
@@ -449,10 +454,11 @@ def _of_columns(
         entry = encoded[key]
         if isinstance(entry, EveryId):
             continue  # only modules of skest take it
-        fill, is_open = 0, tensor.ndim == 3 or key in weights
-        value = computed([entry]) if isinstance(entry, Numbers) else entry
         if isinstance(entry, Ids):
             fill, is_open, value = -1, entry.width is None, entry.values
+        else:
+            fill, is_open = 0, tensor.ndim == 3 or key in weights
+            value = as_value(entry)
         example = _enough_rows(tensor, is_open, fill)
         axes = (0, 1) if is_open else (0,)
         found[key] = Traceable(value.cast(numpy_dtype(tensor.dtype)), example, axes)
@@ -477,6 +483,7 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
     specs = []
     for key, cells in ({BARE: features} if is_bare else features).items():
         tensor = _tensor(cells, key, dtype)
+        # Integers of any width come as int64, which is what JSON and Python have.
         kind = dtype.name if tensor.is_floating_point() else "int64"
         specs.append(InputSpec(str(key), key, kind, (None, *tensor.shape[1:]), None))
         value = graph.input(str(key), kind, specs[-1].shape).cast(
@@ -494,7 +501,8 @@ def _tensor(cells: Any, key: Any, dtype: np.dtype) -> Tensor:
             "is one tensor. Let 'input_fn' give one dictionary of arrays, "
             'under names such as "outer_inner".'
         )
-    array = cells if isinstance(cells, Tensor) else np.asarray(cells)
+    # A copy: arrays of pandas can't be written to, of which torch would warn.
+    array = cells if isinstance(cells, Tensor) else np.array(cells)
     if isinstance(array, np.ndarray) and array.dtype.kind not in "biuf":
         raise ExportError(
             f"The feature {key!r} holds {array.dtype}, not numbers, and the model has "

@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 
 from skest._version import __version__
 from skest.export.artifact import MICROSECONDS
-from skest.export.serving.requests import (
-    MODEL_PATH,
-    Call,
-    RequestError,
-    Route,
-    signature_of,
-)
+from skest.export.serving.requests import MODEL_PATH, Call, RequestError, Route
 
+# "Tensor Data Types" of the protocol; its strings are bytes in UTF-8.
 _BITS = (8, 16, 32, 64)
 _DATATYPES = {
     "string": "BYTES",
@@ -39,7 +34,7 @@ def _infer(call: Call) -> Any:
     if not isinstance(parameters, dict):
         raise RequestError(400, "'parameters' must be a JSON object.")
     name = parameters.get("signature", "serving_default")
-    signature = signature_of(model, name)
+    signature = call.signature(model, name)
     wanted = _wanted(document, list(signature["outputs"]))
     taken = model.names_of(name)
     columns: dict[str, NDArray[Any]] = {}
@@ -130,7 +125,7 @@ def _model_ready(call: Call) -> Any:
 
 def _metadata(call: Call) -> Any:
     number, model = call.find()
-    signature = signature_of(model, "serving_default")
+    signature = call.signature(model, "serving_default")
     # By the columns that a table has, as requests may name them, not by the matrix
     # that they become.
     features = {k: model.features[t["tensor"]] for k, t in signature["inputs"].items()}
@@ -141,6 +136,7 @@ def _metadata(call: Call) -> Any:
     return {
         "name": call.name,
         "versions": [str(number)],
+        # As Triton calls it, so that its clients know what runs.
         "platform": "onnxruntime_onnx",
         "inputs": _tensors(inputs),
         "outputs": _tensors(signature["outputs"]),
@@ -153,6 +149,7 @@ def _tensors(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
         {
             "name": name,
             "datatype": _DATATYPES[tensor["dtype"]],
+            # -1 is what the protocol has for a size that is open.
             "shape": [-1 if size is None else size for size in tensor["shape"]],
             **({"parameters": {"unit": MICROSECONDS}} if tensor.get("unit") else {}),
         }
@@ -164,6 +161,7 @@ ROUTES = (
     Route("POST", re.compile(rf"/v2/{MODEL_PATH}/infer"), _infer),
     Route("GET", re.compile(rf"/v2/{MODEL_PATH}"), _metadata),
     Route("GET", re.compile(rf"/v2/{MODEL_PATH}/ready"), _model_ready),
+    # Kubernetes sends requests to who is ready, and restarts who is not alive.
     Route("GET", re.compile(r"/v2/health/ready"), _ready),
     Route("GET", re.compile(r"/v2/health/live"), lambda call: {"live": True}),
     Route(

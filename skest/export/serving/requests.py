@@ -79,6 +79,7 @@ class Served:
         """
         one = (self._path / MANIFEST).exists()
         paths = [self._path] if one else list_versions(self._path)
+        # One that is served alone may have any name; clients are told a number.
         found = {version_number(path.name) or 1: path for path in paths}
         self.refused = {n: why for n, why in self.refused.items() if n in found}
         # The first that loads is served. Until one does, the version before goes on.
@@ -110,6 +111,7 @@ def _files_of(path: Path) -> object:
     """Return what changes when a file does, None if it changes just now."""
     try:
         return [
+            # Not the time of modification, which copies keep (rsync -a, cp -p).
             (file, status.st_size, status.st_ctime_ns)
             for file, status in sorted((f, f.lstat()) for f in path.rglob("*"))
         ]
@@ -284,6 +286,7 @@ class Call:
                 str(self.body, "utf-8"),
                 object_pairs_hook=without_duplicates,
                 parse_constant=_no_number,
+                # Python reads 1e999 as infinity.
                 parse_float=_finite,
             )
         except RecursionError:
@@ -294,6 +297,15 @@ class Call:
             kind = type(found).__name__
             raise RequestError(400, f"The body must be a JSON object; got a {kind}.")
         return found
+
+    def signature(self, model: Model, name: Any) -> dict[str, Any]:
+        """Return a signature of a model; raise RequestError (400) if there is none."""
+        if not isinstance(name, str) or name not in model.signatures:
+            raise RequestError(
+                400,
+                f"The model has no signature {name!r}; it has {list(model.signatures)}.",
+            )
+        return model.signatures[name]
 
     def run(self, model: Model, table: Any, signature: str) -> dict[str, NDArray[Any]]:
         """Run a model on rows or columns, within the limits.
@@ -357,27 +369,6 @@ class Route(NamedTuple):
     method: str
     pattern: re.Pattern[str]
     answer: Callable[[Call], Any]
-
-
-def signature_of(model: Model, name: Any) -> dict[str, Any]:
-    """Return a signature of a model; raise RequestError (400) if there is none."""
-    if not isinstance(name, str) or name not in model.signatures:
-        raise RequestError(
-            400,
-            f"The model has no signature {name!r}; it has {list(model.signatures)}.",
-        )
-    return model.signatures[name]
-
-
-def as_json(document: Any) -> bytes:
-    """Return a document as JSON; raise RequestError (400) if a number is not finite."""
-    try:
-        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
-    except ValueError:
-        raise RequestError(
-            400,
-            "The model gives no finite number for these values. Are some very large?",
-        ) from None
 
 
 def _no_number(text: str) -> Any:

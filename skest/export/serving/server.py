@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import http.server
+import json
 import logging
 import os
 import re
@@ -20,14 +21,7 @@ from urllib.parse import unquote
 from skest.core.files import explained
 from skest.export.runtime import load
 from skest.export.serving import open_inference, page, tf_rest
-from skest.export.serving.requests import (
-    Call,
-    Catalog,
-    Limits,
-    RequestError,
-    Route,
-    as_json,
-)
+from skest.export.serving.requests import Call, Catalog, Limits, RequestError, Route
 
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = (*tf_rest.ROUTES, *open_inference.ROUTES)
@@ -139,6 +133,7 @@ class ModelServer:
             If ``onnxruntime`` is not installed.
         """
         # Health is answered from the start: large models take a while.
+        # By default `serve_forever` looks every half second whether it shall end.
         self._run("skest-listen", self._listener.serve_forever, 0.05)
         try:
             self._catalog.refresh()
@@ -232,6 +227,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server_version = "skest"
+    # Which Python it is, and so which defects it has, is nobody's business.
     sys_version = ""
     # Headers and body are two writes; the second would wait for the receipt of the
     # first, up to 40 ms.
@@ -261,9 +257,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     route, found = _route(self.command, path)
                     self._check_is_free(route, slot)
                     call = Call(catalog, limits, found.groupdict().get("name"), body)
-                    status, answer = 200, as_json(route.answer(call))
+                    status, answer = 200, _as_json(route.answer(call))
             except RequestError as error:
-                status, answer = error.status, as_json({"error": str(error)})
+                status, answer = error.status, _as_json({"error": str(error)})
             except (ConnectionError, TimeoutError):
                 raise  # there is nobody to answer
             except Exception as error:
@@ -327,6 +323,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         if status == HTTPStatus.SERVICE_UNAVAILABLE:
+            # A version may be loading, and slots come free: clients try again by this.
             self.send_header("Retry-After", "1")
         if self.close_connection:
             self.send_header("Connection", "close")
@@ -341,7 +338,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         text = message or HTTPStatus(code).phrase
         self._send(
-            code, as_json({"error": text[:200]}), {"Content-Type": "application/json"}
+            code, _as_json({"error": text[:200]}), {"Content-Type": "application/json"}
         )
 
     def _linger(self) -> None:
@@ -368,3 +365,14 @@ def _route(method: str, path: str) -> tuple[Route, re.Match[str]]:
         f"There is nothing to {method} at this path. Models are at "
         "/v1/models/NAME:predict and /v2/models/NAME/infer.",
     )
+
+
+def _as_json(document: Any) -> bytes:
+    """Return a document as JSON; raise RequestError (400) if a number is not finite."""
+    try:
+        return json.dumps(document, allow_nan=False, separators=(",", ":")).encode()
+    except ValueError:
+        raise RequestError(
+            400,
+            "The model gives no finite number for these values. Are some very large?",
+        ) from None

@@ -13,20 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.serving.requests import (
-    MODEL_PATH,
-    Call,
-    RequestError,
-    Route,
-    signature_of,
-)
+from skest.export.serving.requests import MODEL_PATH, Call, RequestError, Route
 
 
 def _predict(call: Call) -> Any:
     _, model = call.find()
     document = call.document()
     name = document.get("signature_name") or "serving_default"
-    inputs = list(signature_of(model, name)["inputs"])
+    inputs = list(call.signature(model, name)["inputs"])
+    # "Row format" and "column format" of TensorFlow Serving.
     by_column = "inputs" in document
     if ("instances" in document) == by_column:
         raise RequestError(400, "Give either 'instances' (rows) or 'inputs' (columns).")
@@ -65,7 +60,7 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
     _, model = call.find()
     document = call.document()
     name = document.get("signature_name") or "serving_default"
-    signature = signature_of(model, name)
+    signature = call.signature(model, name)
     if _method(signature) != method:
         fitting = [n for n, s in model.signatures.items() if _method(s) == method]
         raise RequestError(

@@ -196,6 +196,19 @@ def test_a_new_checkpoint_is_seen_at_once():
         assert not np.array_equal(model.predict_proba(X), found)
 
 
+def test_what_variables_come_to_is_computed_once():
+    table = torch.arange(12.0).view(6, 2)
+    infer = Inference(lambda ids, _: table.cumsum(0)[ids] * 2, eager_calls=1)
+    ids = torch.tensor([0, 5, 3])
+    for _ in range(2):
+        expected = infer(ids)
+    with torch.profiler.profile() as profiled:
+        torch.testing.assert_close(infer(ids), expected)
+    operations = {event.name for event in profiled.events()}
+    assert "aten::mul" in operations and "aten::cumsum" not in operations
+    assert infer.n_replayed == 1
+
+
 def test_threads_share_a_program():
     model = Net(**FIT, execution="eager").fit(X, Y["binary"])
     expected = [model.predict_proba(X[: i % 20 + 1]) for i in range(200)]

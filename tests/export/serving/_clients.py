@@ -20,7 +20,7 @@ YES = [0.9525741, 0.6224593, 0.0758582]
 class Client:
     """Sends requests by one connection, as JSON."""
 
-    def __init__(self, server, timeout=10):
+    def __init__(self, server, timeout=60):
         self._connection = http.client.HTTPConnection(
             urlsplit(server.url).netloc, timeout=timeout
         )
@@ -39,7 +39,7 @@ class Client:
         self._connection.close()
 
 
-def connect(server, timeout=10):
+def connect(server, timeout=60):
     parts = urlsplit(server.url)
     return socket.create_connection((parts.hostname, parts.port), timeout)
 
@@ -74,7 +74,7 @@ def parsed(data):
     return int(head.split()[1]), json.loads(body) if body else None
 
 
-def until(condition, seconds=10):
+def until(condition, seconds=60):
     """Wait until something is so."""
     end = time.monotonic() + seconds
     while not condition():
