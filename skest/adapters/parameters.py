@@ -65,7 +65,7 @@ best_validation_score_ : float or None
 estimator_ : skest.Estimator
     The core Estimator with the trained checkpoint.
 fold_estimators_ : sequence of estimators
-    Those of the folds of 100 to 999 rows that the recipe held out in turn. They predict
+    Those of the folds of 60 to 999 rows that the recipe held out in turn. They predict
     together with the network of `estimator_`, by the mean of probabilities or numbers
     (of logits behind an `inverse_link_fn`); what goes on from a fit, as `partial_fit`,
     goes on with that one alone. Else empty.
@@ -163,7 +163,7 @@ class TrainingParameters:
     batch_size : int or "auto"
         Rows of a batch; "auto" is ``min(200, n_samples)``, and with the recipe (see
         `learning_rate`) it goes by the number of rows, from 32 for a thousand to 1,024;
-        fewer than 100 rows are one batch, without dropout.
+        fewer than 60 rows are one batch, without dropout.
     max_iter : int or "auto"
         Most epochs to train. A `ConvergenceWarning` tells when they are over before the
         training has converged, unless a schedule of the learning rate is to end there.
@@ -183,7 +183,7 @@ class TrainingParameters:
         R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`.
         Without it, training stops when its own loss no longer improves.
 
-        With the recipe, "auto" holds rows out if there are 100 or more, and
+        With the recipe, "auto" holds rows out if there are 60 or more, and
         in the end a new training takes all rows, to the end of the learning rate's cycle
         that has the best epoch. The temperature of a classifier's probabilities is
         learned from the held-out rows if that clearly lowers their loss. If they would be

@@ -185,7 +185,7 @@ def test_verbose_says_what_was_chosen_and_why(table, capsys):
     assert told.keys() == model.auto_params_.keys()
     assert told["early_stopping"].split(maxsplit=1) == [
         "True",
-        "rows are held out from 100 rows on",
+        "rows are held out from 60 rows on",
     ]
     assert told["learning_rate"].split(maxsplit=1) == [
         "0.002",

@@ -115,7 +115,17 @@ def test_is_not_done_where_one_part_is_held_out_or_none(table):
         model = DNNClassifier((4,), early_stopping=early_stopping, **FEW).fit(X, y)
         assert not model.fold_estimators_
     numbers = np.random.default_rng(0).normal(size=(1000, 1))
-    assert not DNNRegressor((4,), **FEW).fit(numbers, numbers[:, 0]).fold_estimators_
+    for n_rows, n_folds in ((59, 0), (60, 5), (999, 5), (1000, 0)):
+        model = DNNRegressor((4,), **FEW).fit(numbers[:n_rows], numbers[:n_rows, 0])
+        assert len(model.fold_estimators_) == n_folds
+
+
+def test_noise_in_few_rows_is_not_learned():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(570, 6)), rng.integers(0, 2, 570)
+    model = DNNClassifier(random_state=0).fit(X[:70], y[:70])
+    # log 2 = 0.693 is the least; in 100 epochs without a look at other rows, 1.
+    assert log_loss(y[70:], model.predict_proba(X[70:])) < 0.75
 
 
 def test_only_the_training_on_all_rows_leaves_files(table, tmp_path):
