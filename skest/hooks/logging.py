@@ -172,9 +172,12 @@ class ProgressBarHook(Hook):
         self._bar.update()
 
     def end(self, run: Run) -> None:
-        """Leave the bar as it is, with the last loss."""
+        """Leave the bar, with the last loss; full, unless it was told of more steps."""
         if run.loss is not None:
             self._show_loss(run.loss)
+        # In notebooks, a bar that is not full is red; to stop early is no failure.
+        if self._n_steps is None:
+            self._bar.total = self._bar.n
         self._bar.close()
         self._bar = None
 

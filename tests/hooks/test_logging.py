@@ -80,6 +80,9 @@ def test_a_bar_shows_steps_and_loss(monkeypatch, capsys):
     assert re.search(r"train: 100%\|█+\| 3/3 \[.* steps/s, loss=[\d.]+\]\n$", said)
     Estimator(model_fn, config=QUIET).train(ENDLESS, [ProgressBarHook(8)], steps=4)
     assert "train:  50%" in capsys.readouterr().err
+    few = DNNRegressor(4, max_iter=9, max_steps=4, hooks=[bar], random_state=0)
+    few.fit(np.eye(20), np.arange(20.0))
+    assert re.search(r"train: 100%\|█+\| 4/4", capsys.readouterr().err)
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with pytest.raises(ImportError, match="pip install tqdm"):
         Estimator(model_fn).train(table_fn(), [bar])
