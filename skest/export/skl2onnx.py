@@ -141,6 +141,9 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     inputs = [wiring.feature(name, spec) for name, spec in features.items()]
     # Of all that the graph gives, the two that a step of a pipeline has.
     part = Extractor(graph).extract_model(list(features), wanted)
+    # Tensors get new names where they are taken over, and nodes do not.
+    for node in part.graph.node:
+        node.name = scope.get_unique_operator_name(node.name)
     outputs = [scope.get_unique_variable_name(name) for name in wanted]
     add_onnx_graph(
         scope,

@@ -8,7 +8,7 @@ from skest import DNNClassifier, LinearRegressor
 from skest.feature_columns import numeric_column
 
 RNG = np.random.default_rng(0)
-X = RNG.normal(size=(60, 3))
+X = RNG.normal(size=(50, 3))
 Y = (X[:, 0] > 0).astype(int)
 OPTIONS = {"max_iter": 2, "random_state": 0}
 
