@@ -208,10 +208,10 @@ class PiecewiseLinearColumn(OverNumeric):
         # floats has 512.
         ids = np.empty(values.shape, dtype=np.int64)
         fractions = np.zeros(values.shape, dtype=self._float)
-        columns = values.astype(self._float, copy=False).T
         last = None if self.encoding == "onehot" else -1
         with np.errstate(over="ignore"):  # outside of the edges
-            for element, (edges, x) in enumerate(zip(self.edges, columns, strict=True)):
+            for element, edges in enumerate(self.edges):
+                x = values[:, element].astype(self._float, copy=False)
                 # Without the outermost edges: their bins go on, with a fraction that is
                 # clipped.
                 ids[:, element] = bins = edges[1:last].searchsorted(x, side="right")
