@@ -190,7 +190,6 @@ class SkestEstimator(
 
         `again` in one fit, the columns are those that were chosen for it.
         """
-        rows = rows._replace(weight=self._balanced_weight(rows))
         what = f"Feature columns learn from {rows.n_rows:,} rows"
         with said_if_long(what, self.verbose):
             if not resume:

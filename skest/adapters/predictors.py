@@ -32,8 +32,9 @@ class ClassParameters:
     Parameters
     ----------
     class_weight : dict, "balanced" or None
-        Weights of the classes, multiplied with the sample weights. "balanced" makes
-        all classes weigh the same.
+        Weights of the classes, multiplied with the sample weights, also of rows that are
+        held out (not of `X_val`, whose weights are `sample_weight_val`). "balanced"
+        makes all classes weigh the same; `predict_proba` speaks of such classes then.
     """
 
     class_weight: Any = parameter(

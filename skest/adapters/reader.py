@@ -77,7 +77,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         *,
         reset: bool,
     ) -> Rows:
-        """Validate training data; rows of weight zero are dropped."""
+        """Validate and weigh training data; rows of weight zero are dropped."""
         if y is None:
             raise ValueError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the "
@@ -99,15 +99,16 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         else:
             self._target.check_classes(classes)
         rows = Rows(features, self._target.encode(y), weight)
-        if self.sampling == "epoch":
-            return rows
-        if weight is not None and (weight < 0).any():
-            raise ValueError(
-                "sampling='weighted' draws rows in proportion to their weights, so "
-                f"'sample_weight' must not be negative; got {weight.min()}."
-            )
-        # So that weights and repeated rows train alike, bit for bit.
-        return distinct_rows(rows)
+        if self.sampling == "weighted":
+            if weight is not None and (weight < 0).any():
+                raise ValueError(
+                    "sampling='weighted' draws rows in proportion to their weights, so "
+                    f"'sample_weight' must not be negative; got {weight.min()}."
+                )
+            # So that weights and repeated rows train alike, bit for bit.
+            rows = distinct_rows(rows)
+        # Before rows are held out: these weigh in the score as in training.
+        return rows._replace(weight=self._balanced_weight(rows))
 
     def _target_rows(self, y: Any) -> Any:
         """Return `y` as something whose rows can be taken."""

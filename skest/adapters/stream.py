@@ -192,8 +192,7 @@ class StreamTrained(SkestEstimator):
                 "The batches of train must be pairs (X, y); got features without labels. "
                 "Name the column of the labels (label=... of parquet_input_fn)."
             )
-        rows = self._check_rows(X, y, None, classes, reset=reset)
-        return rows._replace(weight=self._balanced_weight(rows))
+        return self._check_rows(X, y, None, classes, reset=reset)
 
     def _stream(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """Yield what the core is trained on, batch by batch."""

@@ -79,6 +79,19 @@ def test_labels_of_noise_are_trained_on_for_a_short_time():
     assert log_loss(y, model.predict_proba(X)) < 0.73
 
 
+@pytest.mark.parametrize("n_rows", [200, 1_200])
+def test_class_weights_weigh_the_rows_that_are_held_out(n_rows):
+    """Else the epoch and the temperature are those for other probabilities."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 3))
+    y = (X[:, 0] + rng.normal(size=n_rows) > 1.5).astype(int)
+    settings = {"hidden_units": (8,), "max_iter": 5, "random_state": 0}
+    by_class = DNNClassifier(class_weight={0: 0.5, 1: 4.0}, **settings).fit(X, y)
+    by_row = DNNClassifier(**settings).fit(X, y, np.where(y, 4.0, 0.5))
+    assert by_class.validation_scores_ == by_row.validation_scores_
+    np.testing.assert_array_equal(by_class.predict_proba(X), by_row.predict_proba(X))
+
+
 def test_rows_of_the_caller_decide_on_the_epoch_and_are_not_trained_on(table):
     X, y = table
     model = recipe(max_iter=5)
