@@ -246,8 +246,10 @@ class SkestEstimator(
                 else:
                     columns = self._given_columns(parameter, kind, rows.features)
                 if columns is not None:
+                    # Without class weights: of rare levels, those with a rare class would
+                    # be frequent, and the vocabulary tell the label.
                     columns = columns.fit(
-                        rows.features, rows.labels, sample_weight=rows.weight
+                        rows.features, rows.labels, sample_weight=rows.sample_weight
                     )
                     # A network to start from was trained on numbers in its own scale.
                     if self.warm_start_from is not None:
@@ -261,7 +263,7 @@ class SkestEstimator(
             columns = getattr(self, f"{parameter}_")
             if columns is not None:
                 beside |= columns.training_features(
-                    rows.features, rows.labels, rows.weight, seed
+                    rows.features, rows.labels, rows.sample_weight, seed
                 )
         return rows._replace(features=rows.features | beside) if beside else rows
 

@@ -28,11 +28,22 @@ _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 class Rows(NamedTuple):
-    """A table with its labels and weights."""
+    """A table with its labels and weights.
+
+    Attributes
+    ----------
+    features, labels
+        The table, and encoded labels.
+    weight : ndarray of shape (n_rows,), or None
+        Weights of the losses.
+    sample_weight : ndarray of shape (n_rows,), default=None
+        Those that were given: `weight` without class weights. Columns learn with them.
+    """
 
     features: TableColumns
     labels: Any
     weight: NDArray[Any] | None
+    sample_weight: NDArray[Any] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -41,9 +52,11 @@ class Rows(NamedTuple):
 
     def take(self, rows: NDArray[Any]) -> "Rows":
         """Return some of the rows."""
-        weight = None if self.weight is None else self.weight[rows]
         features = TableColumns(take_rows(self.features, rows))
-        return Rows(features, take_rows(self.labels, rows), weight)
+        weights = (
+            w if w is None else w[rows] for w in (self.weight, self.sample_weight)
+        )
+        return Rows(features, take_rows(self.labels, rows), *weights)
 
     def with_normalised_weight(self) -> TableColumns:
         """Return the features with the weights, scaled to a mean of one over the table.

@@ -35,6 +35,8 @@ class ClassParameters:
         Weights of the classes, multiplied with the sample weights, also of rows that are
         held out (not of `X_val`, whose weights are `sample_weight_val`). "balanced"
         makes all classes weigh the same; `predict_proba` speaks of such classes then.
+        Columns learn without class weights; with sample weights that follow from the
+        label, what is rare in a column would tell it.
     """
 
     class_weight: Any = parameter(

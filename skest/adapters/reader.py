@@ -108,7 +108,9 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             # So that weights and repeated rows train alike, bit for bit.
             rows = distinct_rows(rows)
         # Before rows are held out: these weigh in the score as in training.
-        return rows._replace(weight=self._balanced_weight(rows))
+        return rows._replace(
+            weight=self._balanced_weight(rows), sample_weight=rows.weight
+        )
 
     def _target_rows(self, y: Any) -> Any:
         """Return `y` as something whose rows can be taken."""

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skest.core.dates import without_zone
+from skest.core.words import split_text
 
 Parts = Mapping[str, Sequence[str]]
 
@@ -162,7 +163,8 @@ class Feature:
     spec : dict
         Its entry in the manifest: ``dtype``; ``shape`` (None for sizes that are free);
         ``missing``, what stands for a missing value and fills up shorter lists, unless
-        none may be missing; ``delimiter``, what separates the values in a text;
+        none may be missing; ``delimiter``, what separates the values in a text (see
+        `skest.core.words`);
         ``columns``, if it is made of several columns of a table; ``texts_only``, if an
         integer is no text; ``numbers_only``, if a text must be a number or blank;
         ``from_texts``, if a number may be written as a text; and ``unit``, if the
@@ -303,7 +305,7 @@ class Feature:
         """Split a text, of which there may be several in a cell."""
         if self._delimiter is None or not isinstance(value, str):
             return [value]
-        return value.split(self._delimiter)
+        return split_text(value, self._delimiter)
 
     def _texts(self, values: Any) -> NDArray[Any]:
         array = np.asarray(values, dtype=object)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skest.core.words import joined_text
 from skest.exceptions import ExportError
 from skest.export.onnx.inputs import NO_INTEGER, InputSpec
 from skest.export.raw_values import Feature, columns_of
@@ -100,7 +101,7 @@ def _cell(
         each = [spec] * (length - 1) + [there] * (length > 0)
         return [_values(one, known, draw, sizes[1:]) for one in each]
     words = [str(_values(spec, known, draw, [])) for _ in range(length)]
-    return spec.delimiter.join(words) if words else None
+    return joined_text(words, spec.delimiter) if words else None
 
 
 def _values(
@@ -140,7 +141,7 @@ def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
         if lengths is not None:
             rows = [row[:n] for row, n in zip(rows, lengths, strict=True)]
         if spec.delimiter is not None:
-            rows = [spec.delimiter.join(row) for row in rows]
+            rows = [joined_text(row, spec.delimiter) for row in rows]
         found[spec.name] = rows
     return found
 

@@ -53,6 +53,7 @@ from skest.feature_columns.sequence import (
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn, shared_embeddings
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.target_ridge import TargetRidgeColumn, target_ridge_column
 from skest.feature_columns.target_statistics import (
     TargetStatisticsColumn,
     target_statistics_column,
@@ -88,6 +89,7 @@ __all__ = [
     "SequenceNumericColumn",
     "SharedEmbeddingColumn",
     "SparseMatrixColumn",
+    "TargetRidgeColumn",
     "TargetStatisticsColumn",
     "VocabularyFileColumn",
     "VocabularyListColumn",
@@ -111,6 +113,7 @@ __all__ = [
     "sequence_categorical_column_with_vocabulary_list",
     "sequence_numeric_column",
     "shared_embeddings",
+    "target_ridge_column",
     "target_statistics_column",
     "weighted_categorical_column",
 ]

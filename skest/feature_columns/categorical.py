@@ -151,7 +151,7 @@ def categorical_column_with_hash_bucket(
     *,
     delimiter: str | None = None,
 ) -> "HashBucketColumn":
-    """Strings or integers, spread over buckets by their hash.
+    r"""Strings or integers, spread over buckets by their hash.
 
     There is nothing to learn and no value is unknown, but different values may meet in
     one bucket. A missing cell (None, NaN, "" or the integer -1) has no id.
@@ -167,7 +167,8 @@ def categorical_column_with_hash_bucket(
         decimal string, so 7 and "7" have the same id.
     delimiter : str or None, default=None
         Where strings are split into several values, e.g. "|" for "a|b|c"; empty parts
-        are missing. Without, a cell has several values if it is a list.
+        are missing. ``r"\w+"`` takes the words, in lower case and without what stands
+        between them. Without a delimiter, a cell has several values if it is a list.
 
     Returns
     -------

@@ -20,6 +20,7 @@ import pandas as pd
 from pandas.api.types import infer_dtype, is_hashable, is_numeric_dtype
 
 from skest.core.checks import warn
+from skest.core.words import split_text
 
 Cells = np.ndarray | pd.Series
 
@@ -609,7 +610,7 @@ def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
     cells : Factorized
         One string in each cell; codes of shape (n_rows,) or (n_rows, 1).
     delimiter : str
-        What stands between two values.
+        What stands between two values; see `skest.core.words.split_text`.
     key : str or int
         Name of the column, for messages.
 
@@ -646,7 +647,7 @@ def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
         )
     if len(cells.distinct) == 0:
         return cells
-    lists = [text.split(delimiter) for text in cells.distinct]
+    lists = [split_text(text, delimiter) for text in cells.distinct]
     values = np.array(list(chain.from_iterable(lists)), dtype=object)
     lengths = np.fromiter(map(len, lists), dtype=np.int64, count=len(lists))
     codes, distinct = factorize(values, key)

@@ -8,12 +8,13 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import warn
-from skest.feature_columns.base import FeatureColumn
+from skest.core.words import WORDS
+from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
 )
-from skest.feature_columns.cells import Factorized, holds_numbers, numbers
+from skest.feature_columns.cells import Cells, Factorized, holds_numbers, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
@@ -30,6 +31,7 @@ from skest.feature_columns.sequence import (
 )
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key, Table
+from skest.feature_columns.target_ridge import target_ridge_column
 from skest.feature_columns.target_statistics import target_statistics_column
 from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
 
@@ -89,14 +91,17 @@ def chosen_columns(
     return list(keys), columns
 
 
-def _sparse_matrix(table: Table, key: Key, kind: str) -> FeatureColumn:
+def _sparse_matrix(table: Table, key: Key, kind: str) -> list[FeatureColumn]:
     # Text in TF-IDF form, mostly: a dense layer behind a hundred thousand inputs would
     # be the whole model.
     matrix = SparseMatrixColumn(key)
     if kind == "linear":
-        return matrix
+        return [matrix]
     dimension = min(table.sparse(key).shape[1], SPARSE_MATRIX_DIMENSION)
-    return embedding_column(matrix, dimension, combiner="sum")
+    columns: list[FeatureColumn] = [embedding_column(matrix, dimension, combiner="sum")]
+    if dimension == SPARSE_MATRIX_DIMENSION:  # the vectors do not hold all numbers
+        columns.append(target_ridge_column(matrix))
+    return columns
 
 
 def _holds_sequences(table: Table, key: Key) -> bool:
@@ -122,7 +127,7 @@ def _columns(
     """Return the columns of one raw column; none if there is nothing to learn from it."""
     # The order matters: numbers first, then what strings may be, and categories last.
     if table.holds_sparse(key):
-        return [_sparse_matrix(table, key, kind)]
+        return _sparse_matrix(table, key, kind)
     is_sequence = kind == "sequence"
     if _holds_numbers(table, key, is_sequence):
         if is_sequence:
@@ -135,6 +140,8 @@ def _columns(
             return _left_out(key, "has no values")
         if len(table.keys) > 1 and _are_row_numbers(values):
             return _left_out(key, "numbers the rows")
+        if len(table.keys) > 1 and values.ndim == 1 and _are_equal(values):
+            return _left_out(key, "has the same value in each row")
         warn_of_id(key, values)
         return [_numeric(numeric_column, key, values, dtype)]
     is_single = table.cells(key).ndim == 1 and table.flat(key) is None
@@ -143,6 +150,8 @@ def _columns(
         parts = varying_parts(table, key)
         if not parts:
             return _left_out(key, "has no values")
+        if len(table.keys) > 1 and _are_equal(table.cells(key)):
+            return _left_out(key, "has the same value in each row")
         return [_parsed(key, part, dtype) for part in parts]
     cells = table.factorized(key)
     _warn_of_minus_one(cells, key)
@@ -161,9 +170,9 @@ def _columns(
         _warn_of_other_than_numbers(cells.distinct, key)
         if _are_texts(cells.distinct, counts.sum()):
             words = categorical_column_with_hash_bucket(
-                key, HASH_BUCKET_SIZE, delimiter=" "
+                key, HASH_BUCKET_SIZE, delimiter=WORDS
             )
-            return [words if kind == "linear" else embedding_column(words, "auto")]
+            return [words] if kind == "linear" else _bag(words)
     # A vector for each row would learn the rows by heart.
     if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
         are_words = cells.are_strings and any(" " in text for text in cells.distinct)
@@ -181,8 +190,10 @@ def _categories(
     categorical = SequenceCategoricalColumn(keyed) if kind == "sequence" else keyed
     if n_levels <= MAX_INDICATOR_LEVELS:
         return [indicator_column(categorical)]
-    if not is_single:
+    if kind == "sequence":
         return [embedding_column(categorical, dimension="auto")]
+    if not is_single:
+        return _bag(keyed)
     # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
     # once.
     # Of all levels: what shrinks the mean of a rare one needs no threshold.
@@ -198,15 +209,34 @@ def _categories(
     return [embedding_column(keyed, dimension="auto"), statistics]
 
 
+def _bag(several: CategoricalColumn) -> list[FeatureColumn]:
+    """Return the columns of cells with several categories, such as words."""
+    # Of some thousand texts, a network alone predicts worse than a linear model.
+    return [embedding_column(several, dimension="auto"), target_ridge_column(several)]
+
+
 def _left_out(key: Key, reason: str, are_words: bool = False) -> list[FeatureColumn]:
     bag = f", for its words categorical_column_with_hash_bucket({key!r}, 10_000, "
-    how = f"a feature column{bag}delimiter=' ')" if are_words else "a feature column"
+    how = (
+        f"a feature column{bag}delimiter={WORDS!r})"
+        if are_words
+        else "a feature column"
+    )
     warn(
         f"Column {key!r} {reason}, from which nothing can be learned of other rows; it is "
         f"left out. To use it, describe it by {how}; if it is of no use, drop it, and this "
         "is not said again."
     )
     return []
+
+
+def _are_equal(values: Cells) -> bool:
+    """Tell whether numbers or dates are all the same.
+
+    A network would not train the weight of what is always zero, and a number or a date
+    that comes later is far from zero.
+    """
+    return len(pd.unique(pd.Series(values))) == 1
 
 
 def _are_row_numbers(values: np.ndarray) -> bool:

@@ -143,6 +143,8 @@ def _learned(column: Any) -> Iterator[str]:
             yield f"{len(cuts)} {what} from {least} to {most}"
     if "statistics_" in state:
         yield f"means of the target for {len(column.statistics_) - 1:,} levels"
+    if "coefficients_" in state:
+        yield f"coefficients of {len(column.coefficients_):,} levels"
     if "weights_" in state and not isinstance(column.weights_, dict):
         yield f"a vector for each of {len(column.weights_):,} levels"
     inner = _inner(column)

@@ -62,18 +62,21 @@ def infer_feature_columns(
                                                  of the year where they vary, as numbers
     strings, booleans, pandas categories:
     - in 20 cells and more, all levels unique    none, with a warning
-    - texts: more than 4 words in a cell, and    bag of hashed words: one vector, the mean
-      at least half of the cells differ
+    - texts: more than 4 words in a cell, and    bag of hashed words: one vector, the mean;
+      at least half of the cells differ          beside it `target_ridge_column`
     - up to 10 levels                            indicator
     - up to 50,000 levels                        embedding, with a trained vector for rare
                                                  and unknown levels and one for missing
                                                  ones; beside it `target_statistics_column`
     - more                                       the same of 100,000 hash buckets
-    lists of strings or integers                 several categories, as above
+    lists of strings or integers                 several categories: an indicator, or an
+                                                 embedding beside `target_ridge_column`
     lists of floats of one length                numbers
-    integers that number the rows, or no value   none, with a warning
+    integers that number the rows, no value,     none, with a warning
+      the same number or date in each row
     sparse matrix                                numbers scaled to [-1, 1] times a vector
-                                                 for each column; never made dense
+                                                 for each column, from 64 columns on beside
+                                                 `target_ridge_column`; never made dense
     ============================================ ========================================
 
     An array of numbers becomes one column. For a linear model, categories stay as they

@@ -31,7 +31,7 @@ from skest.feature_columns.numeric_vectors import (
     computed_together,
     grouped,
 )
-from skest.feature_columns.target_statistics import TargetStatisticsColumn
+from skest.feature_columns.target_statistics import CrossFittedColumn
 
 
 def module_name(column_name: str) -> str:
@@ -659,7 +659,7 @@ def _output_of(column: DenseColumn) -> _Output:
     if isinstance(column, PeriodicColumn):
         shape = (column.n_frequencies, column.dimension)
         return PeriodicOutput(column.name, column.encoded_key, *shape)
-    if isinstance(column, NumericColumn | TargetStatisticsColumn):
+    if isinstance(column, NumericColumn | CrossFittedColumn):
         return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):
         return EmbeddingOutput(

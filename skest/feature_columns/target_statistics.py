@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`target_statistics_column`: what the labels say of each category, as numbers."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -82,8 +83,76 @@ def target_statistics_column(
     return TargetStatisticsColumn(categorical_column, smooth).validated()
 
 
+class CrossFittedColumn(DenseColumn):
+    """Numbers that labels say of categories, in training those of other rows' labels."""
+
+    categorical = FittedPart("categorical_column")
+
+    categorical_column: CategoricalColumn
+    classes_: list[np.ndarray | None]
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Keys of the categorical column."""
+        return self.categorical_column.feature_keys
+
+    @property
+    def _training_key(self) -> str:
+        return f"__training_{self.name}__"
+
+    def training_features(
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Return for each fold of the rows what is learned from the other folds."""
+        cells = self._cells(self.categorical, table)
+        values = numbers_of(table.target, self.classes_, table.n_rows)
+        # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.
+        fold = self._order(cells, generator) % _FOLDS
+        result = np.empty((table.n_rows, self.size), np.float32)
+        for number in range(_FOLDS):
+            inside, others = fold == number, fold != number
+            weight = None if sample_weight is None else sample_weight[others]
+            result[inside] = self._numbers_by_others(
+                cells[inside], cells[others], values[others], weight
+            )
+        return {self._training_key: result}
+
+    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
+        return {self.encoded_key: self._matrix(table)}
+
+    def _matrix(self, table: Table) -> np.ndarray:
+        if self._training_key in table:
+            return table.numbers(self._training_key)
+        return self._numbers(self._cells(self.categorical, table))
+
+    @abstractmethod
+    def _cells(self, categorical: CategoricalColumn, table: Table) -> Any:
+        """Return what the rows hold, an array or a sparse one."""
+
+    def _order(self, cells: Any, generator: np.random.Generator) -> np.ndarray:
+        """Return numbers of the rows, by which they are dealt out to the folds."""
+        return generator.permutation(cells.shape[0])
+
+    @abstractmethod
+    def _numbers(self, cells: Any) -> np.ndarray:
+        """Return what was learned from all rows, of shape (n_rows, size)."""
+
+    @abstractmethod
+    def _numbers_by_others(
+        self,
+        cells: Any,
+        others: Any,
+        values: np.ndarray,
+        sample_weight: np.ndarray | None,
+    ) -> np.ndarray:
+        """Return what is learned from the cells, labels and weights of other rows."""
+
+
 @dataclass(eq=False, repr=False)
-class TargetStatisticsColumn(DenseColumn):
+class TargetStatisticsColumn(CrossFittedColumn):
     """Column made by `target_statistics_column`, where the parameters are documented.
 
     Attributes
@@ -98,8 +167,6 @@ class TargetStatisticsColumn(DenseColumn):
         What stands for each id; the last row is for cells without id.
     """
 
-    categorical = FittedPart("categorical_column")
-
     categorical_column: CategoricalColumn
     smooth: float | str = "auto"
 
@@ -107,11 +174,6 @@ class TargetStatisticsColumn(DenseColumn):
     def name(self) -> str:
         """Name of the categorical column and ``_target_statistics``."""
         return f"{self.categorical_column.name}_target_statistics"
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """Keys of the categorical column."""
-        return self.categorical_column.feature_keys
 
     @property
     def size(self) -> int:
@@ -136,9 +198,9 @@ class TargetStatisticsColumn(DenseColumn):
         categorical = self.categorical_column.fitted(table, sample_weight)
         # One more, for cells without an id: they, too, have labels.
         n_levels = categorical.num_buckets + 1
-        levels = self._levels(categorical, table)
-        classes = list(map(_classes_of, _arrays_of(table.target)))
-        values = _numbers_of(table.target, classes, table.n_rows)
+        levels = self._cells(categorical, table)
+        classes = list(map(classes_of, arrays_of(table.target)))
+        values = numbers_of(table.target, classes, table.n_rows)
         raw = self._statistics(levels, n_levels, values, sample_weight)
         # Standardised over the rows, not over the levels, of which most are rare.
         share = np.bincount(levels, sample_weight, n_levels)
@@ -155,14 +217,14 @@ class TargetStatisticsColumn(DenseColumn):
             "statistics_": ((raw - center) / scale).astype(np.float32),
         }
 
-    def _levels(self, categorical: CategoricalColumn, table: Table) -> np.ndarray:
+    def _cells(self, categorical: CategoricalColumn, table: Table) -> np.ndarray:
         """Return the id of each row; the number of ids stands for none."""
         ids, _ = categorical.ids(table)
         # Of several categories in a cell, the mean of means would be no mean of labels.
         if ids.shape[1] != 1:
             raise ValueError(
-                f"Column {self.name!r} takes one category in each cell; "
-                f"got {ids.shape[1]}. Use an embedding_column for several."
+                f"Column {self.name!r} takes one category in each cell; got "
+                f"{ids.shape[1]}. Use a target_ridge_column or an embedding_column."
             )
         # -1 becomes the last row, which is that of cells without id.
         return ids[:, 0] % (categorical.num_buckets + 1)
@@ -184,40 +246,21 @@ class TargetStatisticsColumn(DenseColumn):
         # counts have a long tail.
         return np.column_stack([*means, np.log1p(counts)])
 
-    @property
-    def _training_key(self) -> str:
-        return f"__training_{self.name}__"
+    def _numbers(self, cells: np.ndarray) -> np.ndarray:
+        return self._fitted_statistics[cells]
 
-    def training_features(
+    def _numbers_by_others(
         self,
-        table: Table,
+        cells: np.ndarray,
+        others: np.ndarray,
+        values: np.ndarray,
         sample_weight: np.ndarray | None,
-        generator: np.random.Generator,
-    ) -> dict[str, np.ndarray]:
-        """Return for each fold of the rows what is learned from the other folds."""
-        levels = self._levels(self.categorical, table)
-        values = _numbers_of(table.target, self.classes_, table.n_rows)
-        # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.
-        fold = generator.permutation(np.arange(table.n_rows) % _FOLDS)
-        result = np.empty((table.n_rows, self.size), np.float32)
-        for number in range(_FOLDS):
-            inside, others = fold == number, fold != number
-            weight = None if sample_weight is None else sample_weight[others]
-            raw = self._statistics(
-                levels[others], len(self.statistics_), values[others], weight
-            )
-            # As many rows as all folds have, for those that predictions meet have them.
-            raw[:, -1] = np.log1p(np.expm1(raw[:, -1]) * (_FOLDS / (_FOLDS - 1)))
-            result[inside] = ((raw - self.center_) / self.scale_)[levels[inside]]
-        return {self._training_key: result}
-
-    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        return {self.encoded_key: self._matrix(table)}
-
-    def _matrix(self, table: Table) -> np.ndarray:
-        if self._training_key in table:
-            return table.numbers(self._training_key)
-        return self._fitted_statistics[self._levels(self.categorical, table)]
+    ) -> np.ndarray:
+        n_levels = len(self.statistics_)
+        raw = self._statistics(others, n_levels, values, sample_weight)
+        # As many rows as all folds have, for those that predictions meet have them.
+        raw[:, -1] = np.log1p(np.expm1(raw[:, -1]) * (_FOLDS / (_FOLDS - 1)))
+        return ((raw - self.center_) / self.scale_)[cells]
 
     def _output_names(self) -> list[str]:
         stem = self.categorical_column.name
@@ -225,13 +268,13 @@ class TargetStatisticsColumn(DenseColumn):
         return [*means, f"{stem}_log_count"]
 
 
-def _arrays_of(target: Any) -> list[np.ndarray]:
+def arrays_of(target: Any) -> list[np.ndarray]:
     """Return labels as arrays: of several heads one each."""
     several = list(target.values()) if isinstance(target, Mapping) else [target]
     return [np.asarray(y) for y in several if y is not None]
 
 
-def _classes_of(y: np.ndarray) -> np.ndarray | None:
+def classes_of(y: np.ndarray) -> np.ndarray | None:
     """Return the classes that have means, None of numbers; of what is neither, none."""
     if y.dtype.kind == "f" or (y.dtype.kind in "iub" and y.ndim == 2):
         return None
@@ -244,12 +287,12 @@ def _classes_of(y: np.ndarray) -> np.ndarray | None:
     return classes[np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])]
 
 
-def _numbers_of(
+def numbers_of(
     target: Any, classes: list[np.ndarray | None], n_rows: int
 ) -> np.ndarray:
     """Return numbers whose means are wanted, of shape (n_rows, n_outputs)."""
     blocks = [np.empty((n_rows, 0))]
-    for y, known in zip(_arrays_of(target), classes, strict=True):
+    for y, known in zip(arrays_of(target), classes, strict=True):
         if known is None:
             blocks.append(y.reshape(n_rows, -1).astype(np.float64))
         elif len(known):

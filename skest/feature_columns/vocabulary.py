@@ -189,7 +189,7 @@ def categorical_column_with_vocabulary_list(
     missing_bucket: bool = False,
     unknown_rate: float = 0.0,
 ) -> "VocabularyListColumn":
-    """Strings or integers of a vocabulary, given or learned.
+    r"""Strings or integers of a vocabulary, given or learned.
 
     The id of a value is its position in the vocabulary. A value that is not in it has
     no id, unless `default_value` or `num_oov_buckets` give it one. A missing cell (None,
@@ -227,7 +227,8 @@ def categorical_column_with_vocabulary_list(
         those that come first in sorted order.
     delimiter : str or None, default=None
         Where strings are split into several values, e.g. "|" for "a|b|c"; empty parts
-        are missing. Without, a cell has several values if it is a list.
+        are missing. ``r"\w+"`` takes the words, in lower case and without what stands
+        between them. Without a delimiter, a cell has several values if it is a list.
     missing_bucket : bool, default=False
         Whether a cell without a value has an id of its own, the last one.
     unknown_rate : float, default=0.0

@@ -59,7 +59,8 @@ def categorical_column_with_vocabulary_file(
         of vocabulary are spread by their hash. Excludes `default_value`.
     delimiter : str or None, default=None
         Where strings are split into several values, e.g. "|" for "a|b|c"; empty parts
-        are missing. Without, a cell has several values if it is a list.
+        are missing. ``r"\w+"`` takes the words, in lower case and without what stands
+        between them. Without a delimiter, a cell has several values if it is a list.
 
     Returns
     -------

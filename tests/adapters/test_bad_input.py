@@ -266,9 +266,11 @@ LEFT_OUT = {
     "no text": [None] * 60,
     "no date": [pd.NaT] * 60,
     "ids": [f"id{i}" for i in range(60)],
+    "one number": [7.0] * 60,
+    "one date": [pd.Timestamp("2026-11-28")] * 60,
+    "one date as a text": ["2026-11-28"] * 60,
 }
 TAKEN = {
-    "constant": [7.0] * 60,
     "one number and gaps": [7.0, None] * 30,
     "one text": ["a"] * 60,
     "one text and gaps": ["a", None] * 30,

@@ -11,6 +11,7 @@ from skest.adapters.targets.classes import temperature_of
 from skest.feature_columns import (
     categorical_column_with_vocabulary_list,
     embedding_column,
+    numeric_column,
 )
 from skest.optimizers.schedules import CosineCycles
 
@@ -85,11 +86,26 @@ def test_class_weights_weigh_the_rows_that_are_held_out(n_rows):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n_rows, 3))
     y = (X[:, 0] + rng.normal(size=n_rows) > 1.5).astype(int)
-    settings = {"hidden_units": (8,), "max_iter": 5, "random_state": 0}
+    # A column that learns nothing: class weights are for the network alone.
+    settings = {"feature_columns": [numeric_column("x", shape=3)], "max_iter": 5}
+    settings |= {"hidden_units": (8,), "random_state": 0}
     by_class = DNNClassifier(class_weight={0: 0.5, 1: 4.0}, **settings).fit(X, y)
     by_row = DNNClassifier(**settings).fit(X, y, np.where(y, 4.0, 0.5))
     assert by_class.validation_scores_ == by_row.validation_scores_
     np.testing.assert_array_equal(by_class.predict_proba(X), by_row.predict_proba(X))
+
+
+def test_columns_learn_without_class_weights():
+    """Else levels of a single row were frequent if its class is rare, and told it."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"level": [f"l{i}" for i in rng.integers(100, size=300)]})
+    y = rng.random(300) < 0.05
+    learned = []
+    for class_weight in (None, "balanced"):
+        model = DNNClassifier((8,), max_iter=1, class_weight=class_weight).fit(X, y)
+        embedding, means = model.feature_columns_.active
+        learned.append((embedding.categorical.vocabulary_, means.center_.tolist()))
+    assert learned[0] == learned[1]
 
 
 def test_rows_of_the_caller_decide_on_the_epoch_and_are_not_trained_on(table):

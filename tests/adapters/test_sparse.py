@@ -80,7 +80,13 @@ def test_beside_other_columns(table, rng):
     model = skest.DNNLinearCombinedClassifier((16,), **ONCE, random_state=0)
     assert model.fit(features, labels).score(features, labels) > 0.8
     names = [column.name for column in model.dnn_feature_columns_.active]
-    assert names == ["words_embedding", "group_indicator", "age", "age_ple"]
+    assert names == [
+        "words_embedding",
+        "words_target_ridge",
+        "group_indicator",
+        "age",
+        "age_ple",
+    ]
 
 
 @pytest.mark.parametrize(

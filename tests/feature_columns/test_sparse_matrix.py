@@ -70,7 +70,8 @@ def test_inference():
     (dense,) = infer_feature_columns(X).active
     assert (dense.name, dense.dimension, dense.combiner) == ("x_embedding", 4, "sum")
     wide = scipy.sparse.csr_array((2, 10**6))
-    assert infer_feature_columns(wide).active[0].dimension == 64
+    vectors, ridge = infer_feature_columns(wide).active
+    assert (vectors.dimension, ridge.name) == (64, "x_target_ridge")
     mixed = infer_feature_columns({"a": ["u", "v", "u", "v"], "words": X}, "linear")
     assert [column.name for column in mixed.active] == ["a", "words"]
     with pytest.raises(TypeError, match="'x' is a sparse matrix"):

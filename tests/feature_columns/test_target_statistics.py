@@ -121,7 +121,7 @@ def test_what_is_refused():
         (
             lambda: column_of().fit({"c": [["a", "b"]]}, [1.0]),
             ValueError,
-            "one category in each cell; got 2. Use an embedding_column",
+            "one category in each cell; got 2. Use a target_ridge_column",
         ),
     ]:
         with pytest.raises(error, match=message):

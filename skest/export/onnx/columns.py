@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skest.export.onnx.graph import STRING, Graph, Value, where
+from skest.export.onnx.graph import STRING, Graph, Value, concat, where
 from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
 from skest.export.onnx.numbers import (
     Numbers,
@@ -53,6 +53,7 @@ from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
+from skest.feature_columns.target_ridge import TargetRidgeColumn
 from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 
@@ -316,6 +317,36 @@ def _(column: TargetStatisticsColumn, inputs: Inputs) -> Encoded:
     # The last row is for cells without id.
     last = len(column.statistics_) - 1
     return {column.encoded_key: statistics.take(where(ids < 0, last, ids))}
+
+
+@_encoded.register
+def _(column: TargetRidgeColumn, inputs: Inputs) -> Encoded:
+    categorical, graph = column.categorical, inputs.graph
+    encoded: dict[str, Any] = _encoded(categorical, inputs)
+    ids = encoded[categorical.encoded_key]
+    weights: Any = encoded.get(str(categorical.weight_key))
+    coefficients = column.coefficients_
+    if isinstance(ids, EveryId):
+        of_cells = weights * column.rarity_
+        scores = of_cells @ coefficients
+    else:
+        # A last row for places without id.
+        last = len(coefficients)
+        places = where(ids.values < 0, last, ids.values)
+        of_cells = graph.constant(np.append(column.rarity_, np.float32(0))).take(places)
+        if weights is None:
+            weights = of_cells
+        else:
+            of_cells = of_cells * weights
+        table = graph.constant(np.pad(coefficients, ((0, 1), (0, 0)))).take(places)
+        scores = (of_cells.unsqueeze(2) * table).sum(1)
+    square = (of_cells * of_cells).sum(1, keepdims=True)
+    # No category is no length; the scores are zero then.
+    length = where(square.equals(0), 1, square).apply("Sqrt")
+    counts = (~weights.equals(0)).cast(scores.dtype).sum(1, keepdims=True)
+    scaled = ((counts + 1).apply("Log") - column.count_center_) / column.count_scale_
+    numbers = concat([scores / length + column.intercept_, scaled], axis=1)
+    return {column.encoded_key: numbers.cast(np.float32)}
 
 
 # Categories

@@ -26,7 +26,7 @@ from skest.feature_columns.sequence import (
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
-from skest.feature_columns.target_statistics import TargetStatisticsColumn
+from skest.feature_columns.target_statistics import CrossFittedColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 
 
@@ -152,7 +152,7 @@ def _(column: CrossedColumn) -> list[Demand]:
 
 
 @_demands.register
-def _(column: OverCategorical | TargetStatisticsColumn) -> list[Demand]:
+def _(column: OverCategorical | CrossFittedColumn) -> list[Demand]:
     found = demands(column.categorical)
     # A sequence of one step is still one: its width is never fixed at 1.
     if isinstance(column, SequenceCategoricalColumn):
