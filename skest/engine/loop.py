@@ -72,6 +72,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     # device.
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for value in values:
+        # A network may lie on several devices; the norm is on the first one.
         value.mul_(scale.to(value.device))
     return norm
 
@@ -165,6 +166,7 @@ def train_loop(
         else:
             run.loss = step(*batch)
         # As in TensorFlow, a step counts when its update is done.
+        # Of this process; the global step counts those of all workers.
         run.n_taken += 1
         move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
         run.in_step = False
@@ -193,6 +195,7 @@ def move_to_step(run: Run, step: int) -> None:
     for scheduler in run.spec.lr_schedulers:
         # Beside other workers several steps may have passed since the last one here.
         for _ in range(before, step):
+            # One by one: a scheduler of torch goes on from the rate before.
             scheduler.step()
 
 
@@ -249,6 +252,7 @@ def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor
         raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
         reset_gradients(optimizer)
+    # The features, too: heads find the weights of examples there.
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
     return loss.detach()
@@ -296,6 +300,7 @@ def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:
     Others of the network may have gradients as well, but nobody resets those.
     """
     groups = [g for optimizer in spec.optimizers for g in optimizer.param_groups]
+    # In their order: sums over a set of tensors differ from process to process.
     return dict.fromkeys(parameter for group in groups for parameter in group["params"])
 
 
@@ -308,6 +313,7 @@ def scalar_loss(loss: Tensor) -> Tensor:
         )
     if loss.ndim == 0:  # another view of it would be a node of the backward pass
         return loss
+    # As tf.estimator, which takes a loss of shape (1,).
     if loss.numel() != 1:
         raise ValueError(
             "'loss' of an EstimatorSpec must return one number; got a tensor of shape "
@@ -445,5 +451,6 @@ class EndOfTraining:
         found = self._found()
         return found[1] if found == self._before else None
 
+    # A training that ends as the one before did is told from it by the version.
     def _found(self) -> tuple[object, str | None]:
         return self._store.version(), self._store.end_reason()

@@ -61,6 +61,7 @@ class ModelFn:
     @property
     def params(self) -> dict[str, Any]:
         """A copy of the hyperparameters."""
+        # Asked for in every call: most models have none, and a deep copy is not free.
         return copy.deepcopy(self._params) if self._params else {}
 
     def __call__(
@@ -123,8 +124,11 @@ class ModelFn:
         if spec.network is not None and random.device.type != "cpu":
             n_rows = count_rows(features, "features")
             with explained_out_of_memory(n_rows, random.device, spec.network):
+                # Built on the CPU first, so that a seed draws the same variables on
+                # every device.
                 spec.network.to(random.device)
             for optimizer in spec.optimizers:
+                # Some have slots from construction on, as Adagrad.
                 follow_parameters(optimizer)
         return spec
 
@@ -172,6 +176,7 @@ def model_fn_arguments(
     names = [
         name
         for name, parameter in inspect.signature(model_fn).parameters.items()
+        # Positional arguments of a partial function are no longer in its signature.
         if name not in bound and not _is_option(parameter)
     ]
     unknown = [name for name in names if name not in _MODEL_FN_ARGUMENTS]
@@ -322,6 +327,7 @@ def restore(
     """
     if checkpoint is None or spec.network is None:
         return
+    # Evaluation draws nothing and updates nothing.
     training = spec.mode == ModeKeys.TRAIN
     checkpoint.restore(
         spec.network,
@@ -358,7 +364,6 @@ def device_with(strategy: Strategy | None, device: Any) -> torch.device:
     leave it to `skest.core.resources.resolve_device`.
     """
     # Hogwild of several processes works on memory that all of them see.
-    is_auto = isinstance(device, str) and device == "auto"
-    if is_auto and isinstance(strategy, SharedMemory):
+    if device == "auto" and isinstance(strategy, SharedMemory):
         return torch.device("cpu")
     return resolve_device(device)

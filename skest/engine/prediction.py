@@ -107,6 +107,7 @@ class PredictionModel:
             None if the rows are more than one batch, or nothing encodes them.
         """
         n_rows = count_rows(features, "features")
+        # An empty table goes the other way, which knows what no batch means.
         if self.spec.encode is None or not 0 < n_rows <= most_rows:
             return None
         useful = threads_for(self.n_weights, n_rows, passes=1)
@@ -152,9 +153,11 @@ def joined(batches: Iterable[dict[str, Any]], n_rows: int) -> dict[str, Any]:
     wholes: dict[str, Any] = {}
     parts: dict[str, list[Any]] = {}
     end = 0
+    # (n_rows, ...) for numbers; strings have the width of the longest one of a batch.
     for number, batch in enumerate(batches):
         start, end = end, end + max(map(len, batch.values()), default=0)
         for key, values in batch.items():
+            # One that comes later only would have rows that nobody sets.
             if number == 0 and values.dtype.kind in "biuf":
                 wholes[key] = np.empty((n_rows, *values.shape[1:]), values.dtype)
             whole = wholes.get(key)
@@ -229,6 +232,7 @@ def run_prediction(
             with IntraOpThreads.limited_to(useful, wanted=config.num_threads):
                 predictions = predict_batch(spec, features, keys, infer)
             for hook in all_hooks:
+                # There is no loss without labels.
                 hook.after_step(run, None)
             if yield_single_examples:
                 yield from split_rows(predictions)
@@ -272,6 +276,7 @@ def new_prediction_model(
     """
     features, _ = source.first_batch() or (None, None)
     builder.remember(features)
+    # Any seed, as for an evaluation.
     spec = builder.build(features, None, ModeKeys.PREDICT, RunRandom(0, device))
     network = Run(spec, builder.config).network
     network.eval()
@@ -284,6 +289,7 @@ def new_prediction_model(
     )
     execution, step = builder.config.execution, checkpoint.global_step
     model = PredictionModel(version if is_shared else None, step, spec, execution)
+    # `lend` takes the memory of the checkpoint, `restore` copies it.
     if is_shared:
         checkpoint.lend(network)
     else:
