@@ -73,6 +73,7 @@ class NanLossHook(Hook):
             run.unread_losses.clear()
             return
         _, batch, n_taken = run.unread_losses[found[0]]
+        # Losses stay unread: `Run.loss_is_nan` looks at them, so that nothing is saved.
         self._tell(run, found[0], batch, n_taken)
 
     def _tell(
@@ -140,6 +141,7 @@ def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
         # people know their columns by name.
         broken = _all_broken(_named(raw, features)) or broken
     broken = [*broken, *_all_broken(targets)]
+    # Labels, too: a huge target makes a huge loss.
     columns = [*inputs, *targets]
     if broken:
         return (

@@ -81,6 +81,7 @@ class SeededLoader:
     def for_worker(self, context: InputContext) -> "SeededLoader | None":
         """Return the part of one worker, or None if rows can't be loaded in part."""
         loader = shard_loader(self._loader, context)
+        # A DistributedSampler divides by itself, by the seed of all.
         if loader is None or loader is self._loader:
             return None if loader is None else self
         return SeededLoader(loader, context.own_seed(self.seeds[0]), self._n_skipped)
@@ -94,12 +95,14 @@ class SeededLoader:
 
     def __iter__(self) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(self.seeds[0])
+        # Drawn anew in every pass, so that each has the same order.
         batches = _with_generator(self._loader, generator)
         yield from islice(batches, self._n_skipped, None)
 
 
 def repeatable(data: Any) -> Any:
     """Return data, of a DataLoader without a generator a `SeededLoader`."""
+    # Who gives a generator wants its stream to go on from pass to pass.
     is_plain = isinstance(data, DataLoader) and data.generator is None
     return SeededLoader(data) if is_plain else data
 

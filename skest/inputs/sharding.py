@@ -153,6 +153,7 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
         If it is not callable or requires an argument that is not available.
     """
     check_input_fn(input_fn)
+    # A function without arguments and local variables.
     if isinstance(input_fn, FunctionType) and not input_fn.__code__.co_varnames:
         return input_fn()  # the usual case, for which reading a signature takes long
     parameters = inspect.signature(input_fn).parameters
