@@ -66,6 +66,7 @@ class CosineCycles:
         part = (step - self.first_step + 1) / self.n_steps
         if part >= 1:
             return 0.0
+        # Whole numbers are the ends of cycles, halves their peaks.
         cycles = math.log2(1 + (2**self.n_cycles - 1) * max(part, 0.0))
         return self.peak * (1 - math.cos(2 * math.pi * cycles)) / 2
 
@@ -128,6 +129,7 @@ class FunctionLR(LRScheduler):
 
     def get_lr(self) -> list[float | Tensor]:
         """Return the rate of the present step, once for every parameter group."""
+        # Asked once for all groups: a function may draw or log.
         rate = rate_at(self.function, self.last_epoch)
         return [rate] * len(self.optimizer.param_groups)
 
@@ -139,6 +141,7 @@ class FunctionLR(LRScheduler):
         """Set the rate for the update after `step` steps, wherever training was."""
         # torch's name: it counts what its schedulers are stepped by, here training steps.
         self.last_epoch = step
+        # What `LRScheduler.get_last_lr` returns.
         self._last_lr = self.get_lr()
         for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
             if isinstance(group["lr"], Tensor):  # kept where a captured graph reads it
@@ -187,6 +190,7 @@ def keep_rates_in_tensors(lr_schedulers: Sequence[LRScheduler]) -> bool:
         return False
     # Wide & deep on Census: 8.4 ms a step in place of 11.5 (one core).
     for group in groups:
+        # Double, as the numbers of Python that rates are otherwise.
         group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float64)
     return True
 
@@ -244,6 +248,7 @@ def missing_function_lrs(
         function = _rate_function(optimizer)
         if function is None:
             continue
+        # A model_fn may have made the FunctionLR itself.
         present = [s for s in lr_schedulers if is_scheduler_of(s, optimizer)]
         for scheduler in present:
             if not isinstance(scheduler, FunctionLR):
