@@ -75,6 +75,7 @@ def optimization(
     >>> [type(o).__name__ for o in optimization("train", None, part)["optimizer"]]
     ['Adam']
     """
+    # Slots of optimizers would be made for nothing.
     if mode != ModeKeys.TRAIN:
         return {}
     optimizers = [
@@ -133,6 +134,7 @@ def part_prefix(parameter: str) -> str:
     >>> part_prefix("dnn_feature_columns"), part_prefix("feature_columns")
     ('dnn.', '')
     """
+    # `Combined` and `RNN` call their parts as parameters are called.
     return parameter.removesuffix("feature_columns").replace("_", ".")
 
 

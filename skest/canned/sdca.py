@@ -28,6 +28,7 @@ from skest.spec import EstimatorSpec
 
 _C = TypeVar("_C")
 _IDS_KEY = "sdca/example_ids"
+# The loss "squared" is half the squared error of the head.
 _LOSS_NAMES: Mapping[type, str] = {
     BinaryClassHead: "logistic",
     RegressionHead: "squared",
@@ -122,6 +123,7 @@ def as_sdca(optimizer: Any) -> LinearSDCA | None:
     LinearSDCA(example_id_column=None, l1=0.0, l2=1.0)
     >>> as_sdca("ftrl")
     """
+    # As "Ftrl" and "ftrl": names of optimizers are taken in any case.
     if isinstance(optimizer, str) and optimizer.lower() == "sdca":
         return LinearSDCA()
     return optimizer if isinstance(optimizer, LinearSDCA) else None
@@ -302,6 +304,7 @@ def _parameters(columns: FeatureColumns, network: LinearFeatures) -> list[nn.Par
         *_of_kind(columns, PiecewiseLinearColumn),
         *_of_kind(columns, CategoricalColumn),
     ]
+    # The bias first: `_examples` has its 1 in front of all other numbers.
     names = [*network.multiplied, *(column.name for column in columns_in_order)]
     return [network.bias, *(by_column[name] for name in names)]
 
@@ -324,6 +327,7 @@ def _examples(
         dense = torch.cat([dense, network.dense(features)], dim=1)
     # A table of a piecewise-linear column is what multiplies its code.
     for column in _of_kind(columns, PiecewiseLinearColumn):
+        # (n_rows, size of the code)
         code = CodeOutput.of(column)(features, dense.dtype)
         dense = torch.cat([dense, code], dim=1)
     looked_up = _of_kind(columns, CategoricalColumn)
