@@ -49,6 +49,7 @@ class Evaluation:
     def begin(self, step: int) -> None:
         """Start the clock."""
         self._timer = self._new_timer()
+        # Otherwise the first checkpoint is due: a timer that was never marked says so.
         if self.asks_for_checkpoints:
             self._mark(step)
 
@@ -74,6 +75,7 @@ class Evaluation:
         self.metrics = self._estimator.evaluate(
             spec.input_fn, spec.steps, as_tuple(spec.hooks), path, spec.name
         )
+        # Exports of an earlier checkpoint count no more.
         self.step, self.exports = step, dict.fromkeys(self.exports)
         self.export(path, is_final=is_final)
 
@@ -119,11 +121,13 @@ class Evaluation:
         if model_dir is None or path is None or self.metrics is None:
             return
         for exporter in self._exporters:
+            # It may have been interrupted between two exporters.
             if self.exports[exporter.name] is None:
                 self.exports[exporter.name] = exporter.export(
                     estimator=self._estimator,
                     export_path=model_dir / _EXPORT / exporter.name,
                     checkpoint_path=path,
+                    # A copy: an exporter is the user's.
                     eval_result=dict(self.metrics),
                     is_the_final_export=is_final,
                 )
@@ -164,6 +168,7 @@ def _recorded(model_dir: Path | None, step: int) -> dict[str, Any]:
     if model_dir is None:
         return {}
     try:
+        # Of another step it is of an earlier training.
         content: dict[str, Any] = json.loads((model_dir / _FILE).read_bytes())
         return content if content.get("global_step") == step else {}
     except FileNotFoundError:
@@ -217,6 +222,7 @@ def finish_evaluations(
 ) -> None:
     """Evaluate and export the last checkpoint, unless an earlier call has done that."""
     step = _last_step(estimator)
+    # A training that took steps has made all earlier results old ones.
     saved = {} if made_steps else _recorded(estimator.model_dir, step)
     results = saved.get("evaluations", {})
     done = []

@@ -76,6 +76,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
         )
     _arguments(metric_fn)
     extended = Estimator(
+        # No closure: the Estimator can be pickled if `metric_fn` can.
         functools.partial(_extended_model_fn, estimator.model_fn, metric_fn),
         config=estimator.config,
         params=estimator.params,
@@ -106,6 +107,7 @@ def _extended_model_fn(
     def update(
         eval_metrics: dict[str, Any], labels: Any, logits: Any, features: Any
     ) -> None:
+        # Into `own`, for what heads add belongs to the model and not to `metric_fn`.
         update_metrics(spec, own, labels, logits, features)
         available = {"features": features, "labels": labels, "config": config}
         if "predictions" in names:  # they may be costly
@@ -115,11 +117,13 @@ def _extended_model_fn(
             if name not in added:  # the user's object stays as it is
                 added[name] = copy.deepcopy(metric)
                 if hasattr(metric, "reset"):
+                    # It may have numbers from another evaluation.
                     added[name].reset()
             added[name].update(*inputs)
         # Where names clash the new metric counts, as in tf.estimator.
         eval_metrics.update({**own, **added})
 
+    # Not by `eval_metrics`: which metrics there are is known with the first batch only.
     return replace(spec, update_metrics=update)
 
 

@@ -18,6 +18,10 @@ from skest.core.checks import (
 from skest.hooks.base import Hook, Run, Timer, check_overrides
 from skest.optimizers.schedules import FunctionLR, RateFunction, is_scheduler_of
 
+_logger = logging.getLogger("skest")
+
+_SECS_BETWEEN_LINES = 30.0
+
 
 class CheckpointListener:
     """Code that runs around every checkpoint; override what is needed.
@@ -203,11 +207,6 @@ class StopAtStepHook(Hook):
         # leaps.
         if run.global_step >= self._stop_at:
             run.request_stop(f"reached step {self._stop_at}")
-
-
-_SECS_BETWEEN_LINES = 30.0
-
-_logger = logging.getLogger("skest")
 
 
 class GlobalStepWaiterHook(Hook):

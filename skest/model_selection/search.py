@@ -306,10 +306,9 @@ class _HalvingSearch(_Search):
     max_resources: int | str
 
     def _resource_to_go_on(self) -> str:
-        last = self.estimator
         name = "max_iter"
-        if isinstance(last, Pipeline):
-            name = f"{last.steps[-1][0]}__max_iter"
+        if isinstance(self.estimator, Pipeline):
+            name = f"{self.estimator.steps[-1][0]}__max_iter"
         return self.resource if self.resource == name else ""
 
     def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
