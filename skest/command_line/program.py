@@ -94,6 +94,7 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
         contextlib.redirect_stderr(_Answer(sys.stderr)),
         warnings.catch_warnings(),
     ):
+        # By text: filters of `warnings` go by the place in the code.
         told = set()
 
         def tell(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -105,6 +106,7 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
         warnings.showwarning = tell
         try:
             status = command(arguments, prog=prog)
+            # Here, where a closed pipe is no error; at exit it would be one.
             answer.flush()
             return status
         except KeyboardInterrupt:
@@ -134,6 +136,7 @@ class _Answer:
             self._stream.write(text)
         except BrokenPipeError:
             self._end()
+        # As if all had been written.
         return len(text)
 
     def flush(self) -> None:
@@ -150,4 +153,5 @@ class _Answer:
 
 
 def _say(who: str, text: str) -> None:
+    # In one line: messages of other libraries have several.
     print(f"{who}: {' '.join(text.split())}", file=sys.stderr)

@@ -158,6 +158,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
             raise ValueError(
                 f"The column {options.weight!r} for --weight has gaps or negative numbers."
             )
+    # Weights are no feature, as the target is none.
     others = [options.target, *options.drop, options.weight]
     for name in options.drop:
         column_of(table, name, "--drop")
@@ -165,9 +166,11 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if not X.shape[1]:
         raise ValueError("The table has no column to predict from.")
     for name in options.category:
+        # The type tells estimators that numbers are names.
         X[name] = column_of(X, name, "--category").astype("category")
     y = _labels(y, task)
     model = _estimator(options, task)
+    # Row numbers.
     train, held_out = _split(y, options.holdout, options.seed, task)
     kind = f"{y.nunique()} classes" if task == "classification" else "a number"
     print(
