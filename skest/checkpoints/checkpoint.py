@@ -135,16 +135,6 @@ class Checkpoint:
         if random is not None and generators:
             random.load_state_dict(generators)
 
-    def lend(self, network: nn.Module) -> None:
-        """Let a fresh network use the variables where they are, to predict with them.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            As `restore`.
-        """
-        load_variables(network, self.variables, share=True)
-
     def _continued(self, lr_schedulers: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Return the schedulers that go on, with their states."""
         saved, now = self.scalars.get("lr_schedulers", []), _stateful(lr_schedulers)

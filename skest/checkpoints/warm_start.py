@@ -524,7 +524,7 @@ def warm_start(
             "function of dual variables of the examples, which start at zero. Use "
             'another optimizer, such as "ftrl"; the source may be of LinearSDCA.'
         )
-    called, checkpoint = _found(settings.ckpt_to_initialize_from)
+    called, checkpoint = _source_checkpoint(settings.ckpt_to_initialize_from)
     variables = network.state_dict(keep_vars=True)
     transfers, reports = planned_transfers(
         variables, checkpoint.variables, settings, called
@@ -562,7 +562,7 @@ def _log(report: WarmStartReport, settings: WarmStartSettings) -> None:
                 )
 
 
-def _found(source: Any) -> tuple[str, Checkpoint]:
+def _source_checkpoint(source: Any) -> tuple[str, Checkpoint]:
     """Return a checkpoint, and what to call it."""
     if isinstance(source, Checkpoint):
         return f"the checkpoint of step {source.global_step}", source

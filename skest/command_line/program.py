@@ -90,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> int:
     with (
-        contextlib.redirect_stdout(_Answer(sys.stdout)) as answer,
-        contextlib.redirect_stderr(_Answer(sys.stderr)),
+        contextlib.redirect_stdout(_PipedStream(sys.stdout)) as answer,
+        contextlib.redirect_stderr(_PipedStream(sys.stderr)),
         warnings.catch_warnings(),
     ):
         # By text: filters of `warnings` go by the place in the code.
@@ -119,7 +119,7 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
             return 2
 
 
-class _Answer:
+class _PipedStream:
     """A standard stream whose reader may have seen enough, as `| head`.
 
     What else is said goes nowhere then: a model is trained and saved all the same.

@@ -175,6 +175,36 @@ def check_input_fn(input_fn: Any, owner: str | None = None) -> None:
         )
 
 
+def arguments_named(
+    function: Callable[..., Any], known: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return which of some arguments a function names, and what else it requires.
+
+    Parameters
+    ----------
+    function : callable
+        What ``functools.partial`` has bound by name, it does not name any more.
+    known : collection of str
+        The arguments that it may be given.
+
+    Examples
+    --------
+    >>> from skest.core.checks import arguments_named
+    >>> arguments_named(lambda params, size, seed=0: None, ("mode", "params"))
+    (['params'], ['size'])
+    """
+    # A partial keeps its arguments in the signature, with the given values as defaults.
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    named, required = [], []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in known and name not in bound:
+            named.append(name)
+        elif name not in known and parameter.default is parameter.empty:
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                required.append(name)
+    return named, required
+
+
 # What is called by a user's code, or calls skest on its behalf.
 _BETWEEN = {"skest", "sklearn", "joblib", "contextlib"}
 # What was said within `each_once`, and the place in the code that called.

@@ -97,11 +97,10 @@ def run_evaluation(
         IntraOpThreads.limited_to(useful, wanted=builder.config.num_threads),
     ):
         batches = encoded_batches(source, spec, device)
-        infer = None
+        infer: Infer = partial(evaluated, spec)
         if not all_hooks:  # which may change the network
-            compute = partial(evaluated, spec)
             execution = builder.config.execution
-            infer = make_inference(execution, spec, compute, spec.loss)
+            infer = make_inference(execution, spec, infer, spec.loss)
         results = evaluate_loop(run, batches, all_hooks, steps, infer)
         _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
         record_evaluation(run, eval_dir, results)
@@ -119,7 +118,7 @@ def evaluate_loop(
     steps: int | None = None,
     infer: Infer | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the network of a run; it is left in the mode that it was in.
+    """Evaluate the network of a run.
 
     Parameters
     ----------
@@ -147,30 +146,24 @@ def evaluate_loop(
     TypeError
         If a metric computes no numbers.
     """
-    # A hook may evaluate in the middle of a training.
-    was_training = run.network.training
     run.network.eval()
     metrics = dict(run.spec.eval_metrics or {})
     losses: list[Tensor] = []
     infer = infer or partial(evaluated, run.spec)
     for hook in hooks:
         hook.begin(run)
-    try:
-        for features, labels in islice(batches, steps):
-            for hook in hooks:
-                hook.before_step(run)
-            with torch.no_grad():
-                logits, run.loss = infer((features, labels), None)
-                update_metrics(run.spec, metrics, labels, logits, features)
-            # Still a tensor: to ask for its number would wait for a GPU every batch.
-            losses.append(run.loss)
-            for hook in hooks:
-                hook.after_step(run, run.loss)
-            if run.should_stop:
-                break
-    finally:
-        # Also after an error, which the training around it may survive.
-        run.network.train(was_training)
+    for features, labels in islice(batches, steps):
+        for hook in hooks:
+            hook.before_step(run)
+        with torch.no_grad():
+            logits, run.loss = infer((features, labels), None)
+            update_metrics(run.spec, metrics, labels, logits, features)
+        # Still a tensor: to ask for its number would wait for a GPU every batch.
+        losses.append(run.loss)
+        for hook in hooks:
+            hook.after_step(run, run.loss)
+        if run.should_stop:
+            break
     if not losses:
         raise ValueError("The input of evaluate has no batch; at least one is needed.")
     # Not after an error, as in training.

@@ -113,10 +113,8 @@ def train_loop(
     run: Run,
     batches: Iterator[tuple[Any, Any]],
     hooks: Sequence[Hook],
-    step: Step | None = None,
-    steps_taken: Callable[[Run], int] | None = None,
-    finish: Callable[[Run], None] | None = None,
-    watched_step: WatchedStep | None = None,
+    step: Step,
+    replica: "Replica",
 ) -> None:
     """Take training steps until the input ends or a hook asks to stop.
 
@@ -128,20 +126,15 @@ def train_loop(
         Encoded batches on the device of the network.
     hooks : sequence of Hook
         Called in this order.
-    step : callable, default=None
-        ``step(features, labels) -> loss`` does what `train_step` does, in another way;
-        see `skest.engine.recorded`. None is `train_step`.
-    steps_taken : callable, default=None
-        ``steps_taken(run)`` returns the global step after a step. None counts one more.
-    finish : callable, default=None
-        ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
-    watched_step : callable, default=None
-        ``watched_step(features, labels, after_backward) -> loss`` takes the steps of
-        which a hook wants the gradients. None is `train_step`.
+    step : callable
+        ``step(features, labels) -> loss`` does what `train_step` does, or in another way;
+        see `skest.engine.recorded`.
+    replica : Replica
+        The part of this process. It takes the steps of which a hook wants the gradients,
+        counts all of them, and waits for others after the last one.
     """
     run.network.train()
-    step = step or partial(train_step, run.spec)
-    watched_step = watched_step or partial(train_step, run.spec)
+    watched_step = replica.make_watched_step(run)
     watching = [hook for hook in hooks if hook.watches_gradients]
     for hook in hooks:
         hook.begin(run)
@@ -168,13 +161,12 @@ def train_loop(
         # As in TensorFlow, a step counts when its update is done.
         # Of this process; the global step counts those of all workers.
         run.n_taken += 1
-        move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
+        move_to_step(run, replica.steps_taken(run))
         run.in_step = False
         for after_step in after:
             after_step(run, run.loss)
     # Not after an error, as `SessionRunHook.end` of tf.estimator.
-    if finish is not None:
-        finish(run)
+    replica.finish(run)
     for hook in hooks:
         hook.end(run)
 

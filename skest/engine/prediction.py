@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint, load_variables
 from skest.core.random import RunRandom
 from skest.core.resources import IntraOpThreads, dense_size, threads_for
 from skest.engine.evaluation import (
@@ -289,9 +289,8 @@ def new_prediction_model(
     )
     execution, step = builder.config.execution, checkpoint.global_step
     model = PredictionModel(version if is_shared else None, step, spec, execution)
-    # `lend` takes the memory of the checkpoint, `restore` copies it.
     if is_shared:
-        checkpoint.lend(network)
+        load_variables(network, checkpoint.variables, share=True)
     else:
         restore(spec, checkpoint)
     return model

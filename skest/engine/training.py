@@ -195,9 +195,7 @@ def _take_steps(
                     has_table=source.table is not None,
                 ),
             ),
-            replica.steps_taken,
-            replica.finish,
-            replica.make_watched_step(run),
+            replica,
         )
         replica.leave(run)
 

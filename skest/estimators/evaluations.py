@@ -158,12 +158,12 @@ def went_through_input(estimator: Estimator, max_steps: int | None) -> bool:
 
 def was_asked_for(model_dir: Path, step: int, max_steps: int | None) -> bool:
     """Tell whether evaluations of the last step of a training to `max_steps` are done."""
-    recorded = _recorded(model_dir, step)
+    recorded = _read_record(model_dir, step)
     # Not by `get`: None is one of its values.
     return "max_steps" in recorded and recorded["max_steps"] == max_steps
 
 
-def _recorded(model_dir: Path | None, step: int) -> dict[str, Any]:
+def _read_record(model_dir: Path | None, step: int) -> dict[str, Any]:
     """Return what is recorded of the evaluations behind the last step of a training."""
     if model_dir is None:
         return {}
@@ -185,7 +185,7 @@ def _warn_of_record(model_dir: Path | None, error: Exception) -> None:
     )
 
 
-def _record(
+def _write_record(
     estimator: Estimator, step: int, max_steps: int | None, done: list[Evaluation]
 ) -> None:
     """Note what is done; if that fails, a repeated call does more than it need."""
@@ -223,7 +223,7 @@ def finish_evaluations(
     """Evaluate and export the last checkpoint, unless an earlier call has done that."""
     step = _last_step(estimator)
     # A training that took steps has made all earlier results old ones.
-    saved = {} if made_steps else _recorded(estimator.model_dir, step)
+    saved = {} if made_steps else _read_record(estimator.model_dir, step)
     results = saved.get("evaluations", {})
     done = []
     try:
@@ -231,11 +231,13 @@ def finish_evaluations(
     except _SPOILED as error:
         _warn_of_record(estimator.model_dir, error)
     for evaluation in [e for e in evaluations if e not in done]:
-        _record(estimator, step, max_steps, done)  # what is left is up to another call
+        _write_record(
+            estimator, step, max_steps, done
+        )  # what is left is up to another call
         if evaluation.step == step:
             # Where training ended it may have been saved again, under another name.
             evaluation.export(estimator.latest_checkpoint(), is_final=True)
         else:
             evaluation.run(step, is_final=True)
         done.append(evaluation)
-        _record(estimator, step, max_steps, done)
+        _write_record(estimator, step, max_steps, done)

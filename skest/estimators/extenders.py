@@ -5,10 +5,10 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import Parameter, signature
 from typing import Any
 
 from skest.config.run_config import RunConfig
+from skest.core.checks import arguments_named
 from skest.engine.evaluation import update_metrics
 from skest.estimators.estimator import Estimator
 from skest.keys import ModeKeys
@@ -133,24 +133,14 @@ def _arguments(metric_fn: Callable[..., Any]) -> list[str]:
         raise TypeError(
             f"'metric_fn' must be a function; got {type(metric_fn).__name__}."
         )
-    bound = metric_fn.keywords if isinstance(metric_fn, functools.partial) else {}
-    parameters = signature(metric_fn).parameters
-    names = [name for name in parameters if name not in bound]
-    unknown = [
-        name
-        for name in names
-        if name not in _ARGUMENTS
-        and parameters[name].default is Parameter.empty
-        and parameters[name].kind
-        not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    ]
+    named, unknown = arguments_named(metric_fn, _ARGUMENTS)
     if unknown:
         raise ValueError(
             f"metric_fn requires {', '.join(map(repr, unknown))}, but only "
             f"{', '.join(_ARGUMENTS)} are passed (those that it names). Bind others "
             "with functools.partial."
         )
-    return [name for name in names if name in _ARGUMENTS]
+    return named
 
 
 def _predictions(spec: EstimatorSpec, logits: Any) -> Any:

@@ -137,7 +137,7 @@ class MultiHead(Head):
     def _encode_beside(self, logits: Any, labels: Any) -> dict[str, Any]:
         given = self._by_head(labels, "labels")
         return {
-            name: _encode_beside(self._by_name[name], part, given[name])
+            name: _encode_with_gaps_beside(self._by_name[name], part, given[name])
             for name, part in self._split(logits).items()
         }
 
@@ -306,7 +306,7 @@ class MultiHead(Head):
             # A dictionary of labels and gaps passes through unchanged, so that this
             # encodes raw ones.
             if not isinstance(of_head, Tensor):
-                of_head = _encode_beside(head, part, of_head)
+                of_head = _encode_with_gaps_beside(head, part, of_head)
             # tf.estimator.MultiHead has the losses of its heads as metrics, each the
             # mean over batches.
             encoded, known = labels_and_known(of_head)
@@ -409,7 +409,7 @@ def _loss_name(head: SingleTaskHead) -> str:
     return f"{MetricKeys.LOSS}/{head.name}"
 
 
-def _encode_beside(head: SingleTaskHead, logits: Tensor, labels: Any) -> Any:
+def _encode_with_gaps_beside(head: SingleTaskHead, logits: Tensor, labels: Any) -> Any:
     encoded = encode_with_gaps(head, labels, logits.ndim)
     if isinstance(encoded, Tensor):
         return encoded.to(logits.device)

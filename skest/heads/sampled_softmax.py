@@ -116,7 +116,7 @@ default="log_uniform"
             nn.init.zeros_(bias)
         self.weight = row_table(weight)
         # Evaluation multiplies all of it, so that its place in memory decides how sums
-        # are rounded (see `lend` of `Checkpoint`).
+        # are rounded (see `load_variables`).
         self.weight.is_multiplied = True  # type: ignore[attr-defined]
         self.bias = row_table(bias)
 

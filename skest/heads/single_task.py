@@ -583,11 +583,11 @@ def loss_features(features: Any, key: str, logits: Tensor, owner: str) -> Any:
     encoded = isinstance(features, Mapping) and key in features
     columns = features[key] if encoded else number_columns(features)
     return LossFeatures(
-        {name: _beside(column, logits) for name, column in columns.items()}, owner
+        {name: _as_rows_of(column, logits) for name, column in columns.items()}, owner
     )
 
 
-def _beside(column: Tensor, logits: Tensor) -> Tensor:
+def _as_rows_of(column: Tensor, logits: Tensor) -> Tensor:
     column = column.to(device=logits.device, dtype=logits.dtype)
     # As labels of shape (n, 1): the two would broadcast to (n, n).
     return column.unsqueeze(-1) if column.ndim == 1 else column

@@ -289,7 +289,7 @@ def _table_batches(
     if fits:
         # The table goes to the device once, and batches are cut there.
         leaves = move(leaves)
-    for rows in _together(table, leaves):
+    for rows in _rows_of_batches(table, leaves):
         # One batch is all: no view is needed.
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
             yield _nested(nest, move(leaves))
@@ -300,7 +300,7 @@ def _table_batches(
             index = torch.from_numpy(np.concatenate(rows))
             taken = move(tuple(_rows_of(index, leaf) for leaf in leaves))
             # Views, one for each batch.
-            parts = [_parts(leaf, [len(own) for own in rows]) for leaf in taken]
+            parts = [_split_rows(leaf, [len(own) for own in rows]) for leaf in taken]
             for i in range(len(rows)):
                 yield _nested(nest, [part[i] for part in parts])
 
@@ -330,7 +330,7 @@ def _nested(nest: Any, leaves: Sequence[Any]) -> Any:
     return None if nest is None else tuple(_nested(part, leaves) for part in nest)
 
 
-def _together(
+def _rows_of_batches(
     table: ArrayDataset, leaves: Sequence[Any]
 ) -> Iterator[slice | list[np.ndarray]]:
     """Yield the rows of batches, those of several batches at once if rows are drawn.
@@ -360,7 +360,7 @@ def _size_of(leaves: Sequence[Any]) -> int:
     return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
 
 
-def _parts(leaf: Any, sizes: list[int]) -> Sequence[Any]:
+def _split_rows(leaf: Any, sizes: list[int]) -> Sequence[Any]:
     if isinstance(leaf, Tensor):
         return leaf.split(sizes)
     return np.split(leaf, np.cumsum(sizes)[:-1])

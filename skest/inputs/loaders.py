@@ -107,7 +107,7 @@ def repeatable(data: Any) -> Any:
     return SeededLoader(data) if is_plain else data
 
 
-def _changed(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+def _copy_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """Return a copy; workers that persist are those of the original."""
     loader = copy.copy(loader)
     # Its attributes can't be assigned: a loader refuses another sampler.
@@ -119,7 +119,7 @@ def _with_generator(
     loader: DataLoader[Any], generator: torch.Generator
 ) -> DataLoader[Any]:
     """Return a copy of `loader` as if it had been made with `generator`."""
-    return _changed(
+    return _copy_with(
         loader,
         generator=generator,
         sampler=_sampler_with(generator, loader.sampler),
@@ -202,7 +202,7 @@ def shard_loader(
         own = EveryNth(index, context)
     elif index is not rows:
         own = BatchSampler(own, index.batch_size, index.drop_last)
-    return _changed(loader, **{name: own})
+    return _copy_with(loader, **{name: own})
 
 
 def _own_rows(sampler: Any, context: InputContext) -> Any:

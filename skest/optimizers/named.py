@@ -160,7 +160,7 @@ def make_optimizer(
             "optimizer=lambda params: torch.optim.Adam(params, lr=0.001)."
         )
     check_not_negative(weight_decay, "weight_decay", "an optimizer")
-    items, leaves = _listed(params)
+    items, leaves = _items_and_leaves(params)
     is_class = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
     takes_rate = is_class or isinstance(optimizer, str)
     # A callable was made with all it needs: a rate beside it would contradict its own.
@@ -293,7 +293,7 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def _listed(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
+def _items_and_leaves(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
     """`params` as a list that can be read twice, and the parameters in it."""
     if isinstance(params, Tensor):
         raise TypeError("'params' must be an iterable of parameters, got one tensor.")

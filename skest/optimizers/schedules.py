@@ -18,6 +18,11 @@ LRSchedulerLike: TypeAlias = type[LRScheduler] | Callable[[Optimizer], LRSchedul
 _ATTRIBUTE = "learning_rate_function"
 
 
+# Of "coslog4": the n-th cycle takes 2 ** (n - 1) parts of all.
+_N_CYCLES = 4
+_N_PARTS = 2**_N_CYCLES - 1
+
+
 class CosineCycles:
     """A learning rate that falls to zero in cosine cycles of doubling length.
 
@@ -33,8 +38,6 @@ class CosineCycles:
         Steps of all cycles together; the rate is zero behind them.
     first_step : int, default=0
         Global step at which the first cycle starts.
-    n_cycles : int, default=4
-        The n-th cycle takes ``2 ** (n - 1)`` of ``2 ** n_cycles - 1`` parts.
 
     Notes
     -----
@@ -45,20 +48,17 @@ class CosineCycles:
     Examples
     --------
     >>> from skest.optimizers.schedules import CosineCycles
-    >>> rate = CosineCycles(0.1, 300, n_cycles=2)
-    >>> [round(rate(step), 3) for step in (49, 99, 199, 299)]
-    [0.093, 0.0, 0.093, 0.0]
+    >>> rate = CosineCycles(0.1, 300)
+    >>> [round(rate(step), 3) for step in (9, 19, 59, 139, 299)]
+    [0.093, 0.0, 0.0, 0.0, 0.0]
     >>> rate.ends(30)
-    [10, 30]
+    [2, 6, 14, 30]
     """
 
-    def __init__(
-        self, peak: float, n_steps: int, first_step: int = 0, n_cycles: int = 4
-    ) -> None:
+    def __init__(self, peak: float, n_steps: int, first_step: int = 0) -> None:
         self.peak = peak
         self.n_steps = n_steps
         self.first_step = first_step
-        self.n_cycles = n_cycles
 
     def __call__(self, step: int) -> float:
         """Return the rate of a step."""
@@ -67,15 +67,14 @@ class CosineCycles:
         if part >= 1:
             return 0.0
         # Whole numbers are the ends of cycles, halves their peaks.
-        cycles = math.log2(1 + (2**self.n_cycles - 1) * max(part, 0.0))
+        cycles = math.log2(1 + _N_PARTS * max(part, 0.0))
         return self.peak * (1 - math.cos(2 * math.pi * cycles)) / 2
 
     def ends(self, n_epochs: int) -> list[int]:
         """Return the epochs, of all that there are, with which the cycles end."""
-        parts = 2**self.n_cycles - 1
         ends = {
-            max(1, round(n_epochs * (2**n - 1) / parts))
-            for n in range(1, self.n_cycles + 1)
+            max(1, round(n_epochs * (2**n - 1) / _N_PARTS))
+            for n in range(1, _N_CYCLES + 1)
         }
         return sorted(ends)
 
