@@ -177,7 +177,7 @@ _TABLES_SHOWN = 3
 
 @contextmanager
 def explained_out_of_memory(
-    n_rows: int, device: torch.device, network: nn.Module | None
+    n_rows: int, device: torch.device, network: nn.Module
 ) -> Iterator[None]:
     """Name the batch size and the largest variables if the block runs out of memory.
 
@@ -187,7 +187,7 @@ def explained_out_of_memory(
         Rows of a batch.
     device : torch.device
         Where the block computes.
-    network : Module or None
+    network : Module
         Whose variables are there, or are to go there.
 
     Raises
@@ -226,13 +226,12 @@ def explained_out_of_memory(
 
 
 def _message(
-    error: RuntimeError, n_rows: int, device: torch.device, network: nn.Module | None
+    error: RuntimeError, n_rows: int, device: torch.device, network: nn.Module
 ) -> str:
     sizes = {
         name: (tuple(p.shape), p.numel() * p.element_size())
-        for name, p in (network.named_parameters() if network is not None else ())
+        for name, p in network.named_parameters()
     }
-    # By bytes.
     largest = sorted(sizes.items(), key=lambda item: -item[1][1])[:_TABLES_SHOWN]
     shown = ", ".join(
         f"{name!r} of shape {shape}, {bytes_in_words(n)}"

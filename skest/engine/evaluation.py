@@ -125,7 +125,7 @@ def evaluate_loop(
     run : Run
         Gives the specification and the global step.
     batches : iterable of (features, labels)
-        Encoded batches on the device of the network.
+        Encoded batches on the device of the network, at least one.
     hooks : sequence of Hook, default=()
         Called in this order.
     steps : int, default=None
@@ -141,8 +141,6 @@ def evaluate_loop(
 
     Raises
     ------
-    ValueError
-        If there is no batch.
     TypeError
         If a metric computes no numbers.
     """
@@ -164,8 +162,6 @@ def evaluate_loop(
             hook.after_step(run, run.loss)
         if run.should_stop:
             break
-    if not losses:
-        raise ValueError("The input of evaluate has no batch; at least one is needed.")
     # Not after an error, as in training.
     for hook in hooks:
         hook.end(run)
@@ -182,7 +178,7 @@ def evaluated(
     spec: EstimatorSpec, batch: tuple[Any, Any], option: None = None
 ) -> tuple[Any, Tensor]:
     """Return logits and loss of an encoded batch of features and labels."""
-    if spec.network is None or spec.loss is None:
+    if spec.loss is None:
         raise ValueError("Evaluation needs an EstimatorSpec of mode 'eval'.")
     features, labels = batch
     logits = spec.network(features)
@@ -194,7 +190,7 @@ def predicted(
     spec: EstimatorSpec, features: Any, keys: Sequence[str] | None
 ) -> Mapping[str, Any]:
     """Return predictions for an encoded batch: those of `keys`, or all that there are."""
-    if spec.network is None or spec.predictions is None:
+    if spec.predictions is None:
         raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
     # Heads compute only what is asked for; a function of the user's takes logits alone.
     asked = {} if keys is None or not spec.predicts_by_key else {"keys": keys}

@@ -240,7 +240,7 @@ def train_step(
 
 def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
     """Take the first half of `train_step`: set the gradients, return the loss."""
-    if spec.network is None or spec.loss is None:
+    if spec.loss is None:
         raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
         reset_gradients(optimizer)

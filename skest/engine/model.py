@@ -116,12 +116,12 @@ class ModelFn:
         draws = mode == ModeKeys.TRAIN or not self.is_pure
         with random.as_global() if draws else nullcontext():
             spec = self(features, labels, mode, config)
-        if mode == ModeKeys.TRAIN and spec.network is not None:
+        if mode == ModeKeys.TRAIN:
             for optimizer in spec.optimizers:
                 # A model_fn that makes its optimizer of another network would train
                 # nothing, untold.
                 check_members(optimizer, spec.network)
-        if spec.network is not None and random.device.type != "cpu":
+        if random.device.type != "cpu":
             n_rows = count_rows(features, "features")
             with explained_out_of_memory(n_rows, random.device, spec.network):
                 # Built on the CPU first, so that a seed draws the same variables on
@@ -325,7 +325,7 @@ def restore(
     CheckpointMismatchError
         If the checkpoint belongs to another network.
     """
-    if checkpoint is None or spec.network is None:
+    if checkpoint is None:
         return
     # Evaluation draws nothing and updates nothing.
     training = spec.mode == ModeKeys.TRAIN

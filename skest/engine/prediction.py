@@ -65,7 +65,7 @@ class PredictionModel:
         self.version = version
         self.global_step = global_step
         self.spec = spec
-        self.n_weights = 0 if spec.network is None else dense_size(spec.network)
+        self.n_weights = dense_size(spec.network)
         self.infer: Infer = make_inference(
             execution, spec, partial(predicted, spec), spec.predictions
         )
@@ -278,8 +278,7 @@ def new_prediction_model(
     builder.remember(features)
     # Any seed, as for an evaluation.
     spec = builder.build(features, None, ModeKeys.PREDICT, RunRandom(0, device))
-    network = Run(spec, builder.config).network
-    network.eval()
+    spec.network.eval()
     # On a GPU nothing stays behind a call, for its memory is everybody's.
     is_shared = (
         version is not None
@@ -290,7 +289,7 @@ def new_prediction_model(
     execution, step = builder.config.execution, checkpoint.global_step
     model = PredictionModel(version if is_shared else None, step, spec, execution)
     if is_shared:
-        load_variables(network, checkpoint.variables, share=True)
+        load_variables(spec.network, checkpoint.variables, share=True)
     else:
         restore(spec, checkpoint)
     return model

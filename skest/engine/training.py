@@ -258,7 +258,7 @@ def training_hooks(
     summaries = [hook for hook in others if isinstance(hook, SummarySaverHook)]
     late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]
     free = [hook for hook in others if not isinstance(hook, _OF_CHIEF)]
-    # One of several savers is enough to tell the listeners of every save once.
+    # As tf.estimator: of several savers, the first one tells the listeners.
     return [*free, *summaries, savers[0].with_listeners(listeners), *savers[1:], *late]
 
 
@@ -302,7 +302,7 @@ def make_save(
     """
     trained = set(map(id, trained_parameters(spec)))
     # A network may save its parameters under names of its own.
-    saved = {} if spec.network is None else spec.network.state_dict(keep_vars=True)
+    saved = spec.network.state_dict(keep_vars=True)
     names = [name for name, value in saved.items() if id(value) in trained]
     del saved  # or the network would live as long as this
 

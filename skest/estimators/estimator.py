@@ -689,7 +689,7 @@ class Estimator:
         return training_lock(self.model_dir)
 
     def _warm_start(self, spec: EstimatorSpec, random: RunRandom) -> None:
-        if self._warm_start_from is None or spec.network is None:
+        if self._warm_start_from is None:
             return
         with random.as_global():  # initializers may draw
             self._warm_start_report = warm_start(

@@ -119,8 +119,6 @@ class Run:
     @property
     def network(self) -> nn.Module:
         """The network of this call."""
-        if self.spec.network is None:  # EstimatorSpec requires one in every mode
-            raise RuntimeError("The EstimatorSpec of this run has no network.")
         return self.spec.network
 
     @property

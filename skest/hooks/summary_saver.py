@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from skest.core.random import draws_from_global_generator, restorer
 from skest.hooks.base import Hook, Run, Timer, output_directory
@@ -209,8 +209,7 @@ def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
     rates = [float(group["lr"]) for group in groups if "lr" in group]
     if len(rates) == 1:
         return {_TAG: rates[0]}
-    paths = {} if spec.network is None else dict(spec.network.named_parameters())
-    path_of = {id(parameter): name for name, parameter in paths.items()}
+    path_of = {id(p): name for name, p in spec.network.named_parameters()}
     names = [
         _common_module([path_of.get(id(p), "") for p in group["params"]])
         for group in groups
@@ -246,7 +245,7 @@ def without_traces(spec: EstimatorSpec) -> Iterator[None]:
     spec : EstimatorSpec
         Model in training.
     """
-    network = spec.network or nn.Module()
+    network = spec.network
     lent: list[torch.Generator] = []
     if draws_from_global_generator(network, spec.loss, *spec.optimizers):
         # The run has borrowed them; otherwise they are other people's.

@@ -76,7 +76,7 @@ class SeededLoader:
     def resumed(self, n_elements: int, seeds: Sequence[int]) -> "SeededLoader":
         """Return the same data in the order of `seeds`, without the first elements."""
         (seed,) = seeds
-        return SeededLoader(self._loader, seed, n_elements)
+        return SeededLoader(self._loader, seed, self._n_skipped + n_elements)
 
     def for_worker(self, context: InputContext) -> "SeededLoader | None":
         """Return the part of one worker, or None if rows can't be loaded in part."""

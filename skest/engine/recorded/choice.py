@@ -210,7 +210,7 @@ def _obstacle(spec: EstimatorSpec) -> str | None:
     """Tell why a model cannot be recorded even if somebody asks for it."""
     if has_hooks_of_all_modules():
         return "hooks are registered for all modules"
-    for module in (spec.network or nn.Module()).modules():
+    for module in spec.network.modules():
         # By `module.compile()` and by `torch.compile(module)`.
         if module._compiled_call_impl is not None or "_orig_mod" in module._modules:
             # What compiled code does is no sequence of operations that could be seen.
@@ -277,7 +277,7 @@ def _code_of(
     spec: EstimatorSpec, called: Iterable[Callable[..., Any] | None]
 ) -> Iterator[Any]:
     """Yield modules, functions and optimizers that take part in a step."""
-    for module in (spec.network or nn.Module()).modules():
+    for module in spec.network.modules():
         yield module
         for value in vars(module).values():
             for item in value if isinstance(value, list | tuple) else [value]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from skest.core.random import restorer
@@ -176,7 +176,7 @@ class GraphStep:
         recorder = Recorder(tensors)
         recording = recorder.recording
         # What a forward pass moves: buffers and random numbers, not yet variables.
-        undo = restorer(spec.network or nn.Module(), torch.default_generator)
+        undo = restorer(spec.network, torch.default_generator)
         try:
             with recorder:
                 loss = halves.compute(spec, features, labels)
