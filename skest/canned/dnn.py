@@ -169,6 +169,7 @@ def member_loss(head: Head, labels: Any, logits: Tensor, features: Any) -> Tenso
     # Weights, and what a loss_fn reads: all else of the features is the network's.
     beside = {key: features[key] for key in keys if key in (features or ())}
     loss = head.compute_loss(
+        # (n_members * n_rows, ...), member by member, as the logits below.
         _repeated(labels, n_members),
         # Rows of members are rows as any: no head has to know of them.
         logits.flatten(0, 1),

@@ -97,6 +97,7 @@ def _shares(part: Part) -> Iterator[Part]:
     if part.optimizer != "auto":
         yield part
         return
+    # Gone through twice below: an iterator would be empty then.
     items: Any = part.named_parameters
     named = dict(items)
     dense = {name: p for name, p in named.items() if not is_row_table(p)}

@@ -167,6 +167,7 @@ def sdca_spec(
     """
     loss_name, id_column = _loss_name(head), _id_column(settings, features)
     _check_network(columns, network, id_column)
+    # No learning rate, schedule or clipping: each step is the exact one.
     optimizer = DualAscent(
         _parameters(columns, network),
         loss_name,
@@ -186,6 +187,7 @@ def sdca_spec(
         if not torch.is_grad_enabled():  # rows to validate on, which no step follows
             return head.compute_loss(labels, logits, features)
         if _IDS_KEY not in features:
+            # The first batch had them, and this one has not.
             raise _missing_ids(id_column)
         # The optimizer takes examples in place of gradients: SDCA solves for one dual
         # variable at a time.
@@ -333,6 +335,7 @@ def _examples(
     looked_up = _of_kind(columns, CategoricalColumn)
     return Examples(
         features[_IDS_KEY],
+        # Labels and weights come as (n_rows, 1).
         labels.ravel(),
         None if head.weight_column is None else features[head.weight_key].ravel(),
         dense,

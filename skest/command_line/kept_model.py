@@ -199,6 +199,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
         table = read_table(options.example, options.separator)
         rows = features_of(table, report)
         model.predict(rows)  # a wrong cell is refused by what it holds
+        # All rows were tried above, and these are written into the version.
         example = rows[:_N_EXAMPLES]
     if not options.json:
         print(

@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"skest {__version__}")
     parser.add_argument(
+        # Optional to argparse, whose own message would list no commands.
         "command",
         nargs="?",
         choices=_COMMANDS,
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> int:
     with (
+        # Both: `skest train ... 2>&1 | head` closes one and the same pipe.
         contextlib.redirect_stdout(_PipedStream(sys.stdout)) as answer,
         contextlib.redirect_stderr(_PipedStream(sys.stderr)),
         warnings.catch_warnings(),
