@@ -124,8 +124,7 @@ class ModelFn:
         if random.device.type != "cpu":
             n_rows = count_rows(features, "features")
             with explained_out_of_memory(n_rows, random.device, spec.network):
-                # Built on the CPU first, so that a seed draws the same variables on
-                # every device.
+                # Built on the CPU: a seed draws the same variables for every device.
                 spec.network.to(random.device)
             for optimizer in spec.optimizers:
                 # Some have slots from construction on, as Adagrad.

@@ -209,8 +209,7 @@ def sampled_logits(labels: Tensor, sample: Mapping[str, Tensor]) -> Tensor:
     # One look-up for labels and samples, so that the gradient is one, too.
     ids = torch.cat([labels.flatten(), sampled])
     for table in (sample["weight"], sample["bias"]):
-        # Where a parameter server has the table, rows are fetched before they are
-        # looked up.
+        # Parameter servers are asked for rows before these are looked up.
         bring_rows(table, ids)
     rows, bias = row_lookup(sample["weight"], ids), row_lookup(sample["bias"], ids)
     # One product a row, not a matrix of all rows times all labels.

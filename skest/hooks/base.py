@@ -201,8 +201,7 @@ class Run:
         """Save a checkpoint of the present state."""
         if self._save is None:
             raise RuntimeError(f"A run of mode '{self.mode}' saves no checkpoints.")
-        # Set where parts of the checkpoint are in servers, which write them by
-        # themselves.
+        # Set where servers have a part of it, which they write themselves.
         if self.save_by is None:
             self._save(self.capture_checkpoint())
         else:

@@ -139,8 +139,7 @@ class CheckpointSaverHook(Hook):
         if run.loss_is_nan:
             return  # the last checkpoint before it stays
         for listener in self.listeners:
-            # Also if the state is saved already: listeners of tf.estimator are called
-            # at the start.
+            # Also if it is saved already: tf.estimator calls listeners at the start.
             listener.before_save(run)
         # A checkpoint of a training that is over says so: the next call starts its
         # input anew.
@@ -354,6 +353,5 @@ class LRScheduleHook(Hook):
     def before_step(self, run: Run) -> None:
         """Set the rates of the step."""
         for schedule in self._schedules:
-            # To the step, not by one: a resumed training starts in the middle of a
-            # schedule.
+            # To the step, not by one: a resumed training is in the middle of it.
             schedule.move_to(run.global_step)

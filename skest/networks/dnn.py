@@ -448,8 +448,7 @@ class Combined(nn.Module):
             for name, network in (("linear", self.linear), ("dnn", self.dnn))
             if network is not None
         ]
-        # (n_members, n_rows, k) of members and (n_rows, k) of the linear part
-        # broadcast.
+        # Broadcast: (n_members, n_rows, k) of the DNN, (n_rows, k) of the other.
         logits = sum(parts[1:], start=parts[0])
         if self.mean_logits is None or self.training:
             return logits

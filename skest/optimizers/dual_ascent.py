@@ -231,8 +231,7 @@ class DualAscent(Optimizer):
         ]
         rows = [None] * (len(slots) - len(found)) + [touched for touched, _ in found]
         old = [s if r is None else s[r] for s, r in zip(slots, rows, strict=True)]
-        # (n_columns,): elements of the first parameters, and those touched of the
-        # others.
+        # (n_columns,): the first parameters, and what is touched of the others.
         sums = _float64(torch.cat([part.ravel() for part in old]))
         positions = duals.positions(batch.ids)  # makes room for the new ones
         factors = _factors(batch, [local for _, local in found], len(sums))
