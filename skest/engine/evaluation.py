@@ -274,7 +274,7 @@ def update_metrics(
         spec.update_metrics(metrics, labels, logits, features)
         return
     for metric in metrics.values():
-        # As a pair in `eval_metric_ops`: a metric alone is one of logits and labels.
+        # A pair says what its metric is given; a metric alone takes logits and labels.
         if isinstance(metric, tuple):
             metric, inputs = metric
             metric.update(*inputs(labels, logits, features))

@@ -289,7 +289,7 @@ prediction_hooks, lr_scheduler, clip_norm
                 "feature column. Pass it, or give the name of a feature as "
                 "'weight_column'."
             )
-        # From raw features: a weight is not scaled, and the network does not see it.
+        # From raw features: a weight is not scaled, and the network need not see it.
         return lambda features: self.encode_features(features, encode(features))
 
     @property

@@ -306,7 +306,7 @@ def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Te
     slope = accumulator.pow(-group["lr_power"]).add_(
         group["beta"] + 2 * group["l2"] * lr
     )
-    # Where the slope is 0, the closed form gives 0 whatever the slot.
+    # With a slope of 0 the slot would stand for 0, whatever the weight.
     if lr == 0 or ((slope == 0) & (weight != 0)).any():
         raise ValueError(
             "Ftrl cannot keep the weights that it is given: no slot stands for them with "

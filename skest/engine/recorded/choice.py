@@ -295,7 +295,7 @@ def _code_of(
 
 def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield a function, the object that it is a method of, and the functions in that."""
-    # Its arguments are data as far as anybody can know.
+    # What is bound to it is not looked at.
     if isinstance(part, functools.partial):
         part = part.func
     yield part

@@ -253,7 +253,6 @@ class Recorder(DispatchMode):
         tensor = before.tensor
         if view is None or before.kind != "result":
             self._note(_CHANGES_SHAPE, function)
-        # The same tensor is two values from here on, by the same id.
         before.tensor = tensor.detach()  # keeps its shape
         after = self._values[id(tensor)] = Value(tensor, before.kind)
         self.recording.calls.append(Call(view or function, args, kwargs, after))

@@ -164,7 +164,6 @@ def rewritten(calls: Sequence[Call]) -> list[Call]:
             and call.args[0] is before.returned
             and call.args[0].tensor.dtype == call.args[1].tensor.dtype
         ):
-            # With the strides of the new memory, which `Call.returned` has.
             written[-1] = Call(_aten.clone.default, call.args[1:2], {}, before.returned)
         elif call.function is _aten._foreach_add_.Scalar and (
             whole := _joined([value.tensor for value in call.args[0]])
