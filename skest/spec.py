@@ -126,7 +126,8 @@ iterable of Hook, default=()
     """
 
     mode: str
-    network: nn.Module | None = None
+    # Required in every mode; the default is for the message about all that is missing.
+    network: nn.Module = None  # type: ignore[assignment]
     encode: Callable[[Any], Mapping[str, Tensor]] | None = None
     encode_labels: Callable[[Any], Any] | None = None
     loss: Callable[[Any, Any, Any], Tensor] | None = None
@@ -173,8 +174,7 @@ iterable of Hook, default=()
     @cached_property
     def dtype(self) -> torch.dtype:
         """Floating type of the variables; torch's default if there are none."""
-        parameters = () if self.network is None else self.network.parameters()
-        floats = (p.dtype for p in parameters if p.is_floating_point())
+        floats = (p.dtype for p in self.network.parameters() if p.is_floating_point())
         return next(floats, torch.get_default_dtype())
 
     def _check_types(self) -> None:

@@ -131,6 +131,7 @@ def as_units(
     hidden_units: Sequence[int] | int, name: str = "hidden_units"
 ) -> tuple[int, ...]:
     """Return the parameter `name` as a tuple of positive integers."""
+    # As scikit-learn's MLP, one number is one layer.
     units = (hidden_units,) if isinstance(hidden_units, Integral) else hidden_units
     wrong = [n for n in units if not isinstance(n, Integral) or n < 1]  # type: ignore[union-attr]
     if wrong:
@@ -165,8 +166,10 @@ def member_loss(head: Head, labels: Any, logits: Tensor, features: Any) -> Tenso
     n_members = len(logits)
     heads: Any = getattr(head, "heads", [head])
     keys = {key for part in heads for key in (part.weight_key, part.features_key)}
+    # Weights, and what a loss_fn reads: all else of the features is the network's.
     beside = {key: features[key] for key in keys if key in (features or ())}
     loss = head.compute_loss(
+        # (n_members * n_rows, ...), member by member, as the logits below.
         _repeated(labels, n_members),
         # Rows of members are rows as any: no head has to know of them.
         logits.flatten(0, 1),
@@ -183,6 +186,7 @@ def member_summaries(
     features: Any,
 ) -> dict[str, Tensor]:
     """Return the means, over the members, of the summaries of a head."""
+    # Of each member by itself, for a head knows logits of rows only.
     found = [summaries(labels, member, features) for member in logits]
     return {
         name: torch.stack([values[name] for values in found]).mean(dim=0)
@@ -234,12 +238,14 @@ def mean_logits(head: Head, logits: Tensor) -> Tensor:
         parts = zip(head.heads, logits.split(sizes, dim=-1), strict=True)
         return torch.cat([mean_logits(*part) for part in parts], dim=-1)
     if isinstance(head, MultiClassHead):
+        # Logs of mean probabilities: their softmax gives these back.
         return _log_mean_exp(F.log_softmax(logits, dim=-1))
     if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
         # log p - log(1 - p) of the mean p, exact where p is rounded to 0 or 1.
         return _log_mean_exp(F.logsigmoid(logits)) - _log_mean_exp(
             F.logsigmoid(-logits)
         )
+    # The mean of counts, which are the exponential.
     if isinstance(head, PoissonRegressionHead):
         return _log_mean_exp(logits)
     return logits.mean(dim=0)
@@ -257,4 +263,5 @@ class MeanLogits:
 
 
 def _log_mean_exp(x: Tensor) -> Tensor:
+    # (n_members, n_rows, k) to (n_rows, k), without leaving the scale of logs.
     return torch.logsumexp(x, dim=0) - math.log(len(x))

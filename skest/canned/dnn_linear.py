@@ -131,8 +131,11 @@ l1, l2
         )
     # Trained jointly, each part by its own optimizer: the paper has FTRL for the wide
     # and Adagrad for the deep one (Cheng et al. 2016, section 3.3).
+    # In this order slots are numbered in a checkpoint.
     optimized = [part for part in (dnn_part, linear_part) if part is not None]
+    # Encoded apart: a column may be in both, in another form.
     parts = {"linear": linear_columns, "dnn": dnn_columns}
+    # Members share the linear part, as they share the hidden layers.
     has_members = dnn is not None and n_members > 1
     mean = MeanLogits(head) if has_members else None
     spec = head.create_estimator_spec(

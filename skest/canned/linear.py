@@ -142,6 +142,7 @@ def ftrl_penalties(optimizer: Any, l1: float, l2: float) -> dict[str, float]:
 def check_unused(**settings: Any) -> None:
     """Refuse settings that dual coordinate ascent does not take from the estimator."""
     for name, value in settings.items():
+        # Defaults, also those of `LinearClassifier`.
         if value not in (0, "auto", None):
             raise ValueError(
                 f"{name!r} has no meaning for LinearSDCA; got {value!r}. It has no "

@@ -75,6 +75,7 @@ def optimization(
     >>> [type(o).__name__ for o in optimization("train", None, part)["optimizer"]]
     ['Adam']
     """
+    # Slots of optimizers would be made for nothing.
     if mode != ModeKeys.TRAIN:
         return {}
     optimizers = [
@@ -96,6 +97,7 @@ def _shares(part: Part) -> Iterator[Part]:
     if part.optimizer != "auto":
         yield part
         return
+    # Gone through twice below: an iterator would be empty then.
     items: Any = part.named_parameters
     named = dict(items)
     dense = {name: p for name, p in named.items() if not is_row_table(p)}
@@ -133,6 +135,7 @@ def part_prefix(parameter: str) -> str:
     >>> part_prefix("dnn_feature_columns"), part_prefix("feature_columns")
     ('dnn.', '')
     """
+    # `Combined` and `RNN` call their parts as parameters are called.
     return parameter.removesuffix("feature_columns").replace("_", ".")
 
 

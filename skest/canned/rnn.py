@@ -66,6 +66,7 @@ def rnn_model_fn(
     EstimatorSpec
         The model, for every mode.
     """
+    # Otherwise a checkpoint fills the variables.
     initialize = mode == ModeKeys.TRAIN
     sequence_columns = as_feature_columns(sequence_columns)
     context = None
@@ -82,6 +83,7 @@ def rnn_model_fn(
         dtype=dtype,
         initialize=initialize,
     )
+    # The names under which `RNN` looks for its features.
     parts = {"sequence": sequence_columns, "context": context_columns}
     return head.create_estimator_spec(
         features,

@@ -28,6 +28,7 @@ from skest.spec import EstimatorSpec
 
 _C = TypeVar("_C")
 _IDS_KEY = "sdca/example_ids"
+# The loss "squared" is half the squared error of the head.
 _LOSS_NAMES: Mapping[type, str] = {
     BinaryClassHead: "logistic",
     RegressionHead: "squared",
@@ -122,6 +123,7 @@ def as_sdca(optimizer: Any) -> LinearSDCA | None:
     LinearSDCA(example_id_column=None, l1=0.0, l2=1.0)
     >>> as_sdca("ftrl")
     """
+    # As "Ftrl" and "ftrl": names of optimizers are taken in any case.
     if isinstance(optimizer, str) and optimizer.lower() == "sdca":
         return LinearSDCA()
     return optimizer if isinstance(optimizer, LinearSDCA) else None
@@ -165,6 +167,7 @@ def sdca_spec(
     """
     loss_name, id_column = _loss_name(head), _id_column(settings, features)
     _check_network(columns, network, id_column)
+    # No learning rate, schedule or clipping: each step is the exact one.
     optimizer = DualAscent(
         _parameters(columns, network),
         loss_name,
@@ -184,6 +187,7 @@ def sdca_spec(
         if not torch.is_grad_enabled():  # rows to validate on, which no step follows
             return head.compute_loss(labels, logits, features)
         if _IDS_KEY not in features:
+            # The first batch had them, and this one has not.
             raise _missing_ids(id_column)
         # The optimizer takes examples in place of gradients: SDCA solves for one dual
         # variable at a time.
@@ -302,6 +306,7 @@ def _parameters(columns: FeatureColumns, network: LinearFeatures) -> list[nn.Par
         *_of_kind(columns, PiecewiseLinearColumn),
         *_of_kind(columns, CategoricalColumn),
     ]
+    # The bias first: `_examples` has its 1 in front of all other numbers.
     names = [*network.multiplied, *(column.name for column in columns_in_order)]
     return [network.bias, *(by_column[name] for name in names)]
 
@@ -324,11 +329,13 @@ def _examples(
         dense = torch.cat([dense, network.dense(features)], dim=1)
     # A table of a piecewise-linear column is what multiplies its code.
     for column in _of_kind(columns, PiecewiseLinearColumn):
+        # (n_rows, size of the code)
         code = CodeOutput.of(column)(features, dense.dtype)
         dense = torch.cat([dense, code], dim=1)
     looked_up = _of_kind(columns, CategoricalColumn)
     return Examples(
         features[_IDS_KEY],
+        # Labels and weights come as (n_rows, 1).
         labels.ravel(),
         None if head.weight_column is None else features[head.weight_key].ravel(),
         dense,

@@ -75,6 +75,7 @@ class Checkpoint:
             tensors |= {f"random:{k}": v for k, v in random.state_dict().items()}
         return cls(
             global_step,
+            # Copies: training goes on while a listener, or a search, looks at them.
             {name: _copy(value) for name, value in network.state_dict().items()},
             {name: _copy(value) for name, value in tensors.items()},
             scalars,
@@ -114,6 +115,7 @@ class Checkpoint:
         states = self._continued(lr_schedulers)
         for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):
             slots = _with_prefix(self.optimizer, f"{i}:")
+            # Before they are overwritten by those that were saved.
             now = [{**group} for group in optimizer.param_groups]
             load_named_state(optimizer, network.named_parameters(), slots, options)
             # Options of this run count, as a rate that was changed; but a scheduler
@@ -122,6 +124,7 @@ class Checkpoint:
                 for group, given in zip(optimizer.param_groups, now, strict=True):
                     group.update(given)
         for scheduler, state in states:
+            # Behind the optimizers, whose rates it builds on.
             scheduler.load_state_dict(from_json(state, scheduler.state_dict()))
         for scheduler in lr_schedulers:
             if isinstance(scheduler, FunctionLR):
@@ -131,16 +134,6 @@ class Checkpoint:
         generators = _with_prefix(self.optimizer, "random:")
         if random is not None and generators:
             random.load_state_dict(generators)
-
-    def lend(self, network: nn.Module) -> None:
-        """Let a fresh network use the variables where they are, to predict with them.
-
-        Raises
-        ------
-        CheckpointMismatchError
-            As `restore`.
-        """
-        load_variables(network, self.variables, share=True)
 
     def _continued(self, lr_schedulers: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Return the schedulers that go on, with their states."""
@@ -248,6 +241,7 @@ def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor
 
 def _copy(tensor: Tensor) -> Tensor:
     """Return a contiguous copy on the CPU that shares no memory."""
+    # `contiguous` alone would return a tensor of the CPU itself.
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

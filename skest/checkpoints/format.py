@@ -74,6 +74,7 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
             "data_offsets": [start, end],
         }
     header = json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode()
+    # Spaces, which JSON passes over, so that values begin at a multiple of eight bytes.
     header = header.ljust(-(-len(header) // _LENGTH_BYTES) * _LENGTH_BYTES)
     with path.open("wb") as file:
         begin = len(header).to_bytes(_LENGTH_BYTES, "little") + header
@@ -81,6 +82,7 @@ def write_in_blocks(tensors: Mapping[str, Rows], path: Path) -> int:
         found = zlib.crc32(begin)
         for name in order:
             for _, block in blocks(tensors[name], _BLOCK_BYTES):
+                # As bytes: NumPy has no bfloat16.
                 content: Any = block.reshape(-1).view(torch.uint8).numpy()
                 file.write(content)
                 found = zlib.crc32(content, found)
@@ -94,6 +96,7 @@ def blocks(tensor: Rows, n_bytes: int) -> Iterator[tuple[int, Tensor]]:
     """
     if isinstance(tensor, Tensor) and not tensor.ndim:
         tensor = tensor.reshape(1)
+    # Rows; one at least, however wide it is.
     at_once = max(1, n_bytes // max(1, _size_of(tensor, 1)))
     for start in range(0, tensor.shape[0], at_once):
         block = tensor[start : start + at_once].detach().contiguous()
@@ -273,6 +276,7 @@ def checksum(path: Path) -> int:
 
 def crc32_of(state: Mapping[str, Any]) -> int:
     """Return the checksum of what a JSON file holds beside it."""
+    # As the file has it: json keeps the order of keys, and floats exactly.
     content = {key: value for key, value in state.items() if key != CHECKSUM}
     return zlib.crc32(json.dumps(content).encode())
 
@@ -305,6 +309,7 @@ def gathered_rows(shards: Sequence[Tensor], n_rows: int) -> Tensor:
     >>> gathered_rows([table[0::2], table[1::2]], 7)
     tensor([0, 1, 2, 3, 4, 5, 6])
     """
+    # (n_rows, dimension), of which shard i has (about n_rows / n_shards, dimension).
     found = torch.empty((n_rows, *shards[0].shape[1:]), dtype=shards[0].dtype)
     for i, shard in enumerate(shards):
         place = found[i :: len(shards)]

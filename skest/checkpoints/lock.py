@@ -100,6 +100,7 @@ def training_lock(model_dir: Path) -> Iterator[Callable[[], None]]:
 
 def _acquire(lock: Any, model_dir: Path) -> None:
     try:
+        # Who waited would train on from what the other one has reached, unasked.
         lock.acquire(timeout=0)
     except Timeout:
         owner = _owner(model_dir / _OWNER)
@@ -125,6 +126,7 @@ def _owner(path: Path) -> dict[str, Any]:
 def _describe_owner(model_dir: Path, owner: dict[str, Any]) -> str:
     where = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
     if owner.get("pid") == os.getpid() and owner.get("host") == socket.gethostname():
+        # Also numbers of processes on other machines may be this one's.
         where = "another call in this process"
     since = f" since {owner['since']}" if "since" in owner else ""
     return (

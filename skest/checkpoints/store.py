@@ -58,6 +58,7 @@ class MemoryStore:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep `checkpoint` in place of the one before, and make it the latest."""
+        # Not copied: `Checkpoint.capture` has done so.
         self._checkpoint, self._stop_reason = checkpoint, None
 
     def latest(self) -> Checkpoint | None:
@@ -147,6 +148,7 @@ class DirectoryStore:
         # A training that goes on from one that is kept for good begins with saving it.
         if any(e.get("for_good") for e in replaced):
             entries[-1]["for_good"] = True
+        # As tf.train.Saver, which counts hours from the start of training.
         since = self._pointer().get("kept_for_good_at", entries[0]["time"])
         kept, retired, since = self._retained(entries, since)
         pointer = {
@@ -162,6 +164,7 @@ class DirectoryStore:
 
     def _free_name(self, step: int) -> str:
         found = [_order(path.name) for path in self._directories()]
+        # Also of directories that are no longer pointed to, and may still be read.
         numbers = [number for at, number in found if at == step]
         return f"ckpt-{step}" + (f"-{max(numbers) + 1}" if numbers else "")
 
@@ -278,6 +281,7 @@ class DirectoryStore:
         It is unknown while a training goes on, and after one that was killed.
         """
         record = self._read(_STOPPED)
+        # Of an older step it is left from before: training went on, and was killed.
         at_latest = record.get("global_step") == self.latest_step()
         return record.get("reason") if at_latest else None
 
@@ -317,6 +321,7 @@ class DirectoryStore:
             # Which of them `keep_checkpoint_every_n_hours` had kept stood in the list
             # only.
             found = [{**entry, "for_good": True} for entry in found]
+        # Found ones count as older: those in the list are the newest.
         return found + known
 
     def _directories(self) -> list[Path]:

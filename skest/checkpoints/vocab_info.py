@@ -125,6 +125,7 @@ class VocabInfo:
         # vocabulary".
         row_of = {entry: row for row, entry in enumerate(old)}
         found = map(row_of.get, new, repeat(-1))
+        # (n_new - n_oov,): the buckets come behind the entries.
         known = np.fromiter(found, dtype=np.int64, count=len(new))
         oov = np.full(n_oov, -1)
         # Of another number of buckets, each value is in another one: none can be kept.

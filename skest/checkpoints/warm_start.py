@@ -182,6 +182,7 @@ def planned_transfers(
     selected, problems = _selected(settings.vars_to_warm_start, variables)
     # Who gives a vocabulary means the variable; in TensorFlow it has to be selected, too.
     selected |= given.keys()
+    # All problems at once: to mend one and meet the next would take as many attempts.
     problems += _unknown_names(settings, variables, selected)
     values: dict[str, Tensor] = {}
     reports: list[VariableReport] = []
@@ -268,6 +269,7 @@ def _transfer(
             f"ones of a variable of shape {tuple(variable.shape)}"
         )
     # As `LoadAndRemapMatrix` of TensorFlow, but along any number of axes.
+    # For each axis, where elements go and where they are in the source.
     places = [np.arange(size) for size in variable.shape]
     sources = list(places)
     is_known = {}
@@ -278,6 +280,7 @@ def _transfer(
         places[axis] = np.flatnonzero(rows >= 0)
         sources[axis] = rows[places[axis]]
     copied = old[_block(sources)]
+    # Every element is written below: it is copied, or new along some axis.
     value = torch.empty(variable.shape, dtype=variable.dtype)
     value[_block(places)] = copied.to(value.dtype)
     for info in reversed(infos):  # where several axes are new, the first one counts
@@ -521,7 +524,7 @@ def warm_start(
             "function of dual variables of the examples, which start at zero. Use "
             'another optimizer, such as "ftrl"; the source may be of LinearSDCA.'
         )
-    called, checkpoint = _found(settings.ckpt_to_initialize_from)
+    called, checkpoint = _source_checkpoint(settings.ckpt_to_initialize_from)
     variables = network.state_dict(keep_vars=True)
     transfers, reports = planned_transfers(
         variables, checkpoint.variables, settings, called
@@ -559,7 +562,7 @@ def _log(report: WarmStartReport, settings: WarmStartSettings) -> None:
                 )
 
 
-def _found(source: Any) -> tuple[str, Checkpoint]:
+def _source_checkpoint(source: Any) -> tuple[str, Checkpoint]:
     """Return a checkpoint, and what to call it."""
     if isinstance(source, Checkpoint):
         return f"the checkpoint of step {source.global_step}", source

@@ -86,6 +86,7 @@ def _checkpoint(path: Path) -> _Answer:
     from skest.checkpoints.format import read_checkpoint
     from skest.checkpoints.layers import layers_of
 
+    # Reads all of it: the checksums tell whether it is whole.
     checkpoint = read_checkpoint(path)
     shapes = {name: list(v.shape) for name, v in checkpoint.variables.items()}
 
@@ -121,6 +122,7 @@ def _model_dir(path: Path) -> _Answer:
             print(f"Training ended because {store.stop_reason()}")
         tell_latest()
         for name, results in evaluations.items():
+            # By step; no two are the same.
             step, metrics = max(results.items())
             print(f"\n{name}, at step {step:,} ({len(results)} evaluations)")
             print_metrics(metrics)
@@ -136,6 +138,7 @@ def _model_dir(path: Path) -> _Answer:
 
 
 def _export(path: Path) -> _Answer:
+    # `load` compares the checksums of the files.
     model = load(path)
     made_of = model.manifest.get("model", {})
     versions = [version.name for version in list_versions(path)]
@@ -152,6 +155,7 @@ def _export(path: Path) -> _Answer:
         print(text_table([("feature", "type", "shape"), *rows]))
         for feature in model.features:
             names = [name for name, its in model.names_of().items() if its == feature]
+            # A feature of several columns, as those of a matrix.
             if names != [feature]:
                 print(f"{feature} is made of the columns {', '.join(names)}")
         print("\nGives")

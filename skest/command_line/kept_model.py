@@ -131,6 +131,7 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
                 column_of(table, column, "the model")
             found = exported.run(table, "predict")
             predictions = found.get("labels", found.get("predictions"))
+            # (n_rows,) or (n_rows, 1) is a column.
             if predictions is None or predictions.shape[1:] not in ((), (1,)):
                 raise ValueError(
                     f"The export in {directory!r} has several answers for a row, or none "
@@ -158,6 +159,7 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
 
 
 def _by_class(classes: Any, probabilities: Any) -> dict[str, Any]:
+    # One name for each column of (n_rows, n_classes).
     names = [f"probability_{label}" for label in classes]
     return dict(zip(names, probabilities.T, strict=True))
 
@@ -197,6 +199,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
         table = read_table(options.example, options.separator)
         rows = features_of(table, report)
         model.predict(rows)  # a wrong cell is refused by what it holds
+        # All rows were tried above, and these are written into the version.
         example = rows[:_N_EXAMPLES]
     if not options.json:
         print(
@@ -235,4 +238,5 @@ def _cell(column: str, feature: Mapping[str, Any], example: Any) -> Any:
         number = float(value or 0)
     except ValueError:  # a text that the model reads as no number
         return 0
+    # A column of integers refuses 1.0.
     return int(number) if number.is_integer() else number

@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"skest {__version__}")
     parser.add_argument(
+        # Optional to argparse, whose own message would list no commands.
         "command",
         nargs="?",
         choices=_COMMANDS,
@@ -90,10 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> int:
     with (
-        contextlib.redirect_stdout(_Answer(sys.stdout)) as answer,
-        contextlib.redirect_stderr(_Answer(sys.stderr)),
+        # Both: `skest train ... 2>&1 | head` closes one and the same pipe.
+        contextlib.redirect_stdout(_PipedStream(sys.stdout)) as answer,
+        contextlib.redirect_stderr(_PipedStream(sys.stderr)),
         warnings.catch_warnings(),
     ):
+        # By text: filters of `warnings` go by the place in the code.
         told = set()
 
         def tell(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -105,6 +108,7 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
         warnings.showwarning = tell
         try:
             status = command(arguments, prog=prog)
+            # Here, where a closed pipe is no error; at exit it would be one.
             answer.flush()
             return status
         except KeyboardInterrupt:
@@ -117,7 +121,7 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
             return 2
 
 
-class _Answer:
+class _PipedStream:
     """A standard stream whose reader may have seen enough, as `| head`.
 
     What else is said goes nowhere then: a model is trained and saved all the same.
@@ -134,6 +138,7 @@ class _Answer:
             self._stream.write(text)
         except BrokenPipeError:
             self._end()
+        # As if all had been written.
         return len(text)
 
     def flush(self) -> None:
@@ -150,4 +155,5 @@ class _Answer:
 
 
 def _say(who: str, text: str) -> None:
+    # In one line: messages of other libraries have several.
     print(f"{who}: {' '.join(text.split())}", file=sys.stderr)

@@ -44,6 +44,7 @@ def add_separator(parser: argparse.ArgumentParser) -> None:
 def _separator(text: str) -> str:
     if text == "\\t":  # as a shell passes it on
         return "\t"
+    # pandas takes longer ones for regular expressions.
     if len(text) != 1:
         raise argparse.ArgumentTypeError(f"must be one character; got {text!r}")
     return text
@@ -122,6 +123,7 @@ def target_of(table: "pd.DataFrame", name: str, option: str) -> "pd.Series":
     import pandas as pd
 
     y = column_of(table, name, option)
+    # There are no blank numbers.
     if pd.api.types.is_numeric_dtype(y):
         return y
     return y.mask(y.astype(str).str.strip() == "")
@@ -153,6 +155,7 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
         If the files are damaged, or those of an export.
     """
     report = load_report(directory)
+    # Behind the report: a wrong directory is told without a second of imports.
     import joblib
 
     with _loading(directory):
@@ -242,6 +245,7 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, np.generic):
         return plain(value.item())
+    # JSON has neither NaN nor infinities.
     if isinstance(value, float) and not np.isfinite(value):
         return None
     return value if isinstance(value, str | int | float | None) else str(value)
@@ -254,5 +258,6 @@ def print_metrics(
     width = max(map(len, metrics))
     for name, value in metrics.items():
         print(f"  {name:<{width}}  {value:.4f}")
+    # Only a BinaryClassHead has it.
     if "precision" in metrics and classes is not None:
         print(f"  precision, recall, auc and means are those of {plain(classes[1])!r}")

@@ -144,6 +144,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     print(f"Read {options.data}: {n_rows:,} rows, {n_columns} column{s}")
     y = target_of(table, options.target, "--target")
     known = y.notna()
+    # Before all else: such rows have no part in classes, weights and shares.
     if not known.all():
         print(f"Left out {int((~known).sum()):,} rows without {options.target!r}")
         table, y = table[known], y[known]
@@ -158,6 +159,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
             raise ValueError(
                 f"The column {options.weight!r} for --weight has gaps or negative numbers."
             )
+    # Weights are no feature, as the target is none.
     others = [options.target, *options.drop, options.weight]
     for name in options.drop:
         column_of(table, name, "--drop")
@@ -165,9 +167,11 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     if not X.shape[1]:
         raise ValueError("The table has no column to predict from.")
     for name in options.category:
+        # The type tells estimators that numbers are names.
         X[name] = column_of(X, name, "--category").astype("category")
     y = _labels(y, task)
     model = _estimator(options, task)
+    # Row numbers.
     train, held_out = _split(y, options.holdout, options.seed, task)
     kind = f"{y.nunique()} classes" if task == "classification" else "a number"
     print(
@@ -177,12 +181,14 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
     def of(rows: Any) -> tuple[Any, Any, Any]:
         some = None if weight is None else weight.iloc[rows]
+        # By position: with rows left out, the numbers of the index have gaps.
         return X.iloc[rows], y.iloc[rows], some
 
     model.fit(*of(train))
     return model, {
         "target": options.target,
         "task": task,
+        # Regressors have none.
         "classes": getattr(model, "classes_", None),
         "estimator": type(model).__name__,
         "features": list(X.columns),
@@ -242,6 +248,7 @@ def _read_by(model: Any, X: pd.DataFrame) -> list[str]:
 def _estimator(options: argparse.Namespace, task: str) -> Any:
     kind = "Regressor" if task == "regression" else "Classifier"
     module, name = _MODELS[options.model]
+    # As constructed, so that what --set does not name is what the documentation says.
     model = getattr(importlib.import_module(module), f"{name}{kind}")()
     parameters = {"random_state": options.seed, "verbose": int(not options.quiet)}
     for setting in options.set:

@@ -253,6 +253,7 @@ class TaskConfig:
         # A chief without any other task is local, as in TensorFlow: it connects to
         # nobody.
         is_alone = sum(self.cluster.num_tasks(job) for job in self.cluster.jobs) < 2
+        # As `RunConfig.master` of tf.estimator.
         if self.session_master or is_alone:
             return self.session_master
         return self.cluster.task_address(self.type, self.index)

@@ -422,6 +422,7 @@ class RunConfig(FormerArguments):
         # As `_validate_save_ckpt_with_replaced_keys` of tf.estimator: the one that is given
         # takes the place of the other.
         pair = ("save_checkpoints_steps", "save_checkpoints_secs")
+        # Both given is an error, which the constructor raises.
         if sum(changes.get(name) is not None for name in pair) == 1:
             changes = dict.fromkeys(pair) | changes
         return dataclasses.replace(self, **changes)

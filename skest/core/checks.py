@@ -51,6 +51,7 @@ def check_integer(
         ...
     ValueError: 'dimension' of column 'c' must be an integer of at least 1; got 0.
     """
+    # True is an int to Python, and "batch_size=True" a mistake.
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         if minimum <= value and (maximum is None or value <= maximum):
             return
@@ -77,6 +78,7 @@ def _check_finite(
     value: Any, where: str, compare: Callable[[Any, int], bool], bound: str
 ) -> None:
     if isinstance(value, _REAL) and not isinstance(value, bool):
+        # Both are false for NaN.
         if compare(value, 0) and value < float("inf"):
             return
         error: type[Exception] = ValueError
@@ -112,6 +114,7 @@ def check_directory_name(value: Any, name: str, owner: str) -> None:
     """
     if not isinstance(value, str):
         raise TypeError(f"'{name}' of {owner} must be a string; got {value!r}.")
+    # On Linux a backslash is part of a name, and on Windows a path.
     if value in ("", "..") or value != Path(value).name or set(value) & {"\\", "\0"}:
         raise ValueError(
             f"'{name}' of {owner} must be the name of a directory; got {value!r}."
@@ -153,6 +156,7 @@ def check_all(
     objects = list(as_tuple(values))
     for value in objects:
         if not isinstance(value, kind):
+            # As it is imported: "skest.hooks", not "skest.hooks.base".
             package = ".".join(kind.__module__.split(".")[:2])
             raise TypeError(
                 f"'{name}'{f' of {owner}' if owner else ''} must be instances of "
@@ -171,6 +175,36 @@ def check_input_fn(input_fn: Any, owner: str | None = None) -> None:
         )
 
 
+def arguments_named(
+    function: Callable[..., Any], known: Collection[str]
+) -> tuple[list[str], list[str]]:
+    """Return which of some arguments a function names, and what else it requires.
+
+    Parameters
+    ----------
+    function : callable
+        What ``functools.partial`` has bound by name, it does not name any more.
+    known : collection of str
+        The arguments that it may be given.
+
+    Examples
+    --------
+    >>> from skest.core.checks import arguments_named
+    >>> arguments_named(lambda params, size, seed=0: None, ("mode", "params"))
+    (['params'], ['size'])
+    """
+    # A partial keeps its arguments in the signature, with the given values as defaults.
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    named, required = [], []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if name in known and name not in bound:
+            named.append(name)
+        elif name not in known and parameter.default is parameter.empty:
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                required.append(name)
+    return named, required
+
+
 # What is called by a user's code, or calls skest on its behalf.
 _BETWEEN = {"skest", "sklearn", "joblib", "contextlib"}
 # What was said within `each_once`, and the place in the code that called.
@@ -185,6 +219,7 @@ def each_once() -> Iterator[None]:
     Threads that begin in it with a copy of the context are a part of it.
     """
     outer = _told.get()
+    # The caller is found here: threads have no frames of who started them.
     token = _told.set(outer or (set(), _caller()))
     try:
         yield
@@ -212,6 +247,7 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     >>> str(caught[0].message)
     'The rows are few.'
     """
+    # Outside of `each_once`, the filters of Python decide what is said again.
     told, place = _told.get() or (set(), _caller())
     if message not in told:
         told.add(message)
@@ -224,6 +260,7 @@ def _caller() -> _Place:
     frame = sys._getframe()
     while frame.f_back is not None and _is_between(frame.f_globals):
         frame = frame.f_back
+    # Where `warnings.warn` notes what it has shown, for the filter "default".
     said = frame.f_globals.setdefault("__warningregistry__", {})
     name = frame.f_globals.get("__name__", "<unknown>")
     return frame.f_code.co_filename, frame.f_lineno, name, said
@@ -303,6 +340,7 @@ class ArgumentParser(argparse.ArgumentParser):
 def text_of(error: BaseException) -> str:
     """Return what an error says, without its number in the operating system."""
     if isinstance(error, OSError) and error.strerror:
+        # `str` of such an error begins with "[Errno 2]".
         file = "" if error.filename is None else f"{error.filename}: "
         return f"{file}{error.strerror}"
     return str(error) or type(error).__name__

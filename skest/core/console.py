@@ -73,6 +73,7 @@ class _AskToStop:
         # the step can be finished, and end with this one.
         if os.getpid() != self._owner:
             return
+        # Before the request, which may raise.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._request_stop(INTERRUPTED)
         _logger.warning(
@@ -85,6 +86,7 @@ def _raise(signum: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
+# scikit-learn turns an Exception of a fit into a score, `error_score`.
 class OutOfTime(BaseException):
     """The time for a training is over: no error that scikit-learn should score."""
 
@@ -144,6 +146,7 @@ class Named(Listener):
 
     def line(self, text: str) -> None:
         """Print it, at once: other processes may print, too."""
+        # In one write: `print` writes the end of the line by itself.
         print(f"{self._name}{text}\n", end="")
 
 
@@ -170,6 +173,7 @@ def voice(verbose: bool | int) -> Callable[[str], None] | None:
     heard = listener()
     if heard is None:
         return print if verbose else None
+    # Not the listener itself: hooks are pickled, and ask for it where they run.
     return _tell if verbose or not heard.wants_verbose else None
 
 
@@ -189,6 +193,7 @@ def said_if_long(text: str, verbose: bool | int = False) -> Iterator[None]:
         return
     # A thread has a context of its own, without the listener.
     timer = threading.Timer(_A_FEW_SECONDS, copy_context().run, (say, text))
+    # The program may end while it waits.
     timer.daemon = True
     timer.start()
     try:

@@ -30,11 +30,13 @@ def without_zone(cell: Any) -> Any:
     '2026-01-31'
     """
     if isinstance(cell, str):
+        # UTC is what comes out anyway: no datetime is made of such a string.
         cell = cell.removesuffix("Z").removesuffix("+00:00")
         if _WITH_OFFSET.fullmatch(cell):
             cell = datetime.fromisoformat(cell)
     if isinstance(cell, datetime) and cell.tzinfo is not None:
         try:
+            # NumPy's datetime64 has no time zones.
             return cell.astimezone(UTC).replace(tzinfo=None)
         except OverflowError as error:
             raise ValueError(str(error)) from None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+# In the same directory, hence on the same file system: a rename is atomic there only.
 _HIDDEN = ".tmp-"
 # No save takes so long, wherever it is.
 _SECONDS_TO_STAY = 86400.0
@@ -101,9 +102,11 @@ def remove_directory(path: Path) -> None:
     """Delete a directory; it is out of sight before the first file goes."""
     hidden = _hidden(path.parent)
     try:
+        # Half a checkpoint under its own name would be taken for one.
         path.rename(hidden)
     except FileNotFoundError:
         return
+    # What cannot be deleted now goes as a leftover later.
     shutil.rmtree(hidden, ignore_errors=True)
 
 
@@ -178,6 +181,7 @@ def write_version(
 
     def next_number() -> str:
         newest = max((int(path.name) for path in list_versions(base)), default=0)
+        # The highest, also of two in one second or a clock that was set back.
         return str(max(int(clock()), newest + 1))
 
     return write_directory(base, write, next_number)

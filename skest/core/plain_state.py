@@ -71,6 +71,7 @@ class _Writer:
         if isinstance(value, _LEAVES):
             return value
         if id(value) not in self._done:
+            # Once for each object, so that what is shared stays shared.
             self._done[id(value)] = value, self._plain(value)
         return self._done[id(value)][1]
 
@@ -99,6 +100,7 @@ class _Writer:
             if _FREQUENT_LEAVES.issuperset(map(type, value.values())):
                 return dict(value)  # such as the places of words
             return {key: self.write(item) for key, item in value.items()}
+        # Keys of other types than str: some formats, such as JSON, would change them.
         pairs = [(self.write(key), self.write(item)) for key, item in value.items()]
         return {_KIND: _DICT, "items": pairs}
 
@@ -126,6 +128,7 @@ class _Reader:
             return _tensor(value["array"], value["dtype"])
         if kind == _PATH:
             return Path(value["path"])
+        # Of skest only: a file must not be able to call what it likes.
         found = class_named(kind)
         if "items" in value and issubclass(found, tuple):  # calls no other constructor
             return found(*map(self.read, value["items"]))
@@ -167,6 +170,7 @@ def class_named(name: str) -> Any:
         found = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part, None)
+    # A module of skest has names of others, too: "skest.core.files:os.system" is none.
     if not isinstance(found, type) or found.__module__ != module:
         raise ValueError(
             f"The saved state names {name!r}, which is no class of skest. The file was "

@@ -88,6 +88,7 @@ class RunRandom:
         in `others`, may draw from torch's global generator.
         """
         for module in network.modules():
+            # Without the attribute it is `self`, which is none of the two.
             if isinstance(getattr(module, "generator", self), _GENERATOR_OR_NONE):
                 module.generator = self.generator  # type: ignore[assignment]
         if draws_from_global_generator(network, *others):
@@ -95,6 +96,7 @@ class RunRandom:
         return nullcontext()
 
     def _lend(self) -> None:
+        # Goes on from where the last `as_global` of this run ended.
         if self._lent_state:
             torch.set_rng_state(self._lent_state["cpu"])
         else:
@@ -152,6 +154,7 @@ def restorer(network: nn.Module, *generators: torch.Generator) -> Callable[[], N
     def restore() -> None:
         with torch.no_grad():
             for buffer, value in buffers:
+                # In place: recorded steps know where buffers are.
                 buffer.copy_(value)
         for generator, state in states:
             generator.set_state(state)
@@ -189,6 +192,7 @@ def is_known_code(part: Any) -> bool:
     """
     if isinstance(part, partial):
         bound = [*part.args, *part.keywords.values()]
+        # Numbers, strings and lists do nothing by themselves.
         given = [value for value in bound if type(value).__module__ != "builtins"]
         return all(map(is_known_code, (part.func, *given)))
     package = f"{getattr(part, '__module__', '')}."

@@ -30,7 +30,7 @@ def resolve_device(device: Any) -> torch.device:
     ValueError
         If the name is no device, or the device is not there.
     """
-    if isinstance(device, str) and device == "auto":
+    if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         resolved = torch.device(device)
@@ -136,8 +136,10 @@ class IntraOpThreads:
             is_nested = thread in cls._own
             if not is_nested:
                 cls._own[thread] = cls._setting_of_caller(before)
+            # Of the outermost context of this thread.
             own = cls._own[thread]
             threads = min(useful, own) if wanted == "auto" else wanted
+            # Also if the user wants more: it would hang.
             threads = 1 if cls._is_forked else threads
             if threads != before:
                 torch.set_num_threads(threads)
@@ -148,6 +150,7 @@ class IntraOpThreads:
             with cls._lock:
                 if not is_nested:
                     del cls._own[thread]
+                # Not what was found: another thread may have limited it.
                 restored = before if is_nested else own
                 if torch.get_num_threads() != restored:
                     torch.set_num_threads(restored)
@@ -163,6 +166,7 @@ class IntraOpThreads:
     def _setting_of_caller(cls, found: int) -> int:
         if not cls._own:
             cls._callers_setting = found
+        # Set by another thread that is limited now, not by the caller.
         elif found == cls._limit:
             return cls._callers_setting
         return found
@@ -173,7 +177,7 @@ _TABLES_SHOWN = 3
 
 @contextmanager
 def explained_out_of_memory(
-    n_rows: int, device: torch.device, network: nn.Module | None
+    n_rows: int, device: torch.device, network: nn.Module
 ) -> Iterator[None]:
     """Name the batch size and the largest variables if the block runs out of memory.
 
@@ -183,7 +187,7 @@ def explained_out_of_memory(
         Rows of a batch.
     device : torch.device
         Where the block computes.
-    network : Module or None
+    network : Module
         Whose variables are there, or are to go there.
 
     Raises
@@ -222,11 +226,11 @@ def explained_out_of_memory(
 
 
 def _message(
-    error: RuntimeError, n_rows: int, device: torch.device, network: nn.Module | None
+    error: RuntimeError, n_rows: int, device: torch.device, network: nn.Module
 ) -> str:
     sizes = {
         name: (tuple(p.shape), p.numel() * p.element_size())
-        for name, p in (network.named_parameters() if network is not None else ())
+        for name, p in network.named_parameters()
     }
     largest = sorted(sizes.items(), key=lambda item: -item[1][1])[:_TABLES_SHOWN]
     shown = ", ".join(
@@ -274,6 +278,7 @@ def inside(function: Callable[..., Any], wrapper: CodeType) -> Callable[..., Any
     wrapper : code
         That of the functions which the wrapper returns.
     """
+    # Somebody compiles: the wrapper is needed, and costs no import any more.
     if "torch._dynamo" in sys.modules:
         return function
     is_wrapped = getattr(function, "__code__", None) is wrapper
@@ -306,6 +311,7 @@ def new_optimizer(cls: type[Optimizer], params: Any, **options: Any) -> Optimize
     >>> new_optimizer(torch.optim.SGD, [weight], lr=0.5).param_groups[0]["lr"]
     0.5
     """
+    # By hand, because constructors call `add_param_group` with its guard.
     made = cls.__new__(cls)
     add = MethodType(without_dynamo(cls.add_param_group), made)
     made.add_param_group = add  # type: ignore[method-assign]
@@ -319,6 +325,7 @@ class DispatchMode(TorchDispatchMode):
 
     def __enter__(self) -> Any:
         dispatch = without_dynamo(type(self).__torch_dispatch__)
+        # On the object, past the guard of that of the class.
         self.__torch_dispatch__ = MethodType(dispatch, self)  # type: ignore[method-assign]
         return super().__enter__()
 

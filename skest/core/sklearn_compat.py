@@ -4,6 +4,7 @@
 import functools
 from typing import Any
 
+# Under public names here, so that a release that moves one changes one line.
 from sklearn.utils import _safe_indexing as safe_indexing
 from sklearn.utils._param_validation import Interval, Options, StrOptions
 from sklearn.utils._set_output import _get_output_config as get_output_config
@@ -37,6 +38,7 @@ class CachedParameterNames:
 
     @classmethod
     def _get_param_names(cls: type) -> list[str]:
+        # A copy: the list in the cache is for all.
         return list(_parameter_names(cls))
 
 

@@ -20,6 +20,7 @@ class Display:
         """Return axes to draw into, and remember them."""
         if ax is None:
             try:
+                # An extra; axes that are given need no import, and no backend.
                 import matplotlib.pyplot as plt
             except ImportError:
                 raise ImportError(
@@ -43,6 +44,7 @@ def skest_estimator(estimator: Any, owner: str) -> SkestEstimator:
     """
     model = estimator
     while not isinstance(model, SkestEstimator):
+        # A search in a Pipeline in a search is gone through to its end.
         if hasattr(model, "best_estimator_"):
             model = model.best_estimator_
         elif hasattr(model, "steps"):
@@ -65,6 +67,7 @@ def head_names(estimator: Any) -> list[Any]:
     if not any(of_head is None or np.ndim(of_head) for of_head in classes):
         return []
     try:
+        # As `predict` names them.
         return list(skest_estimator(estimator, "head_names")._target.targets)
     except TypeError:  # of another library
         return list(range(len(classes)))

@@ -152,6 +152,7 @@ default="auto"
         if numbers is None:
             shares = np.array([_share(cells, value) for value in values])
         else:
+            # Gaps are left out.
             deciles = numbers.quantile(np.arange(1, 10) / 10).to_numpy()
         # Levels and deciles are those of all rows; for a mean, some hundreds suffice.
         some = table
@@ -239,11 +240,14 @@ def _as_numbers(cells: pd.Series) -> pd.Series | None:
     if not is_number:
         known = known[known.astype(str).str.strip() != ""]
     if are_dates(known):
+        # In UTC and without a zone, as estimators read dates.
         times = pd.to_datetime(known, utc=True, format="ISO8601", errors="coerce")
         return times.dt.tz_localize(None).reindex(cells.index)
+    # One cell that is no number makes it a column of levels.
     numbers = pd.to_numeric(known, errors="coerce").astype(np.float64)
     if numbers.isna().any() or not len(numbers):
         return None
+    # Gaps again where no number was.
     return numbers.reindex(cells.index)
 
 
@@ -296,12 +300,14 @@ def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
             "Take response_method='predict'."
         )
     classes = list(classes)
+    # As scikit-learn's displays take the positive class.
     label = classes[-1] if label is None else label
     check_one_of(label, "class", classes)
     index = classes.index(label)
 
     def answer(X: Any) -> Any:
         found = getattr(estimator, method)(X)
+        # Of several heads, as scikit-learn's predict_proba of several outputs.
         if isinstance(found, list):
             found = found[head]
         if found.ndim == 1:  # the decision for the second of two classes
@@ -316,6 +322,7 @@ def _numbers(found: Any, target: Any, heads: Sequence[Any]) -> pd.Series:
     """Return what was predicted for a target, which must be numbers."""
     if not isinstance(found, pd.DataFrame | Mapping):
         matrix = np.asarray(found)
+        # (n_rows,) to (n_rows, 1).
         matrix = matrix.reshape(len(matrix), -1)
         n = matrix.shape[1]
         found = dict(zip(heads if len(heads) == n else range(n), matrix.T, strict=True))
@@ -338,11 +345,13 @@ def _mean_answers(
     means = []
     for start in range(0, len(values), at_once):
         block = values[start : start + at_once]
+        # (n_values in the block * n_rows,): the whole table for each value.
         repeated = np.tile(np.arange(len(table)), len(block))
         rows = table.iloc[repeated].reset_index(drop=True)
         cells = [value for value in block for _ in range(len(table))]
         rows[column] = _as_before(pd.Series(cells, dtype=object), table[column].dtype)
         found = np.asarray(answer(rows), dtype=np.float64)
+        # (n_values in the block, n_rows)
         means.append(found.reshape(len(block), -1).mean(axis=1))
     return np.concatenate(means)
 

@@ -89,6 +89,7 @@ class TrainingCurveDisplay(Display):
         scores = model.validation_scores_
         if not scores:
             return cls(model.loss_curve_).plot(ax=ax)
+        # Scores, such as R², in the unit of the training losses.
         losses = [model._target.validation_loss(score) for score in scores]
         # Trained again on all rows, it went as far as the epoch that was chosen.
         is_refit = model._is_refit
@@ -224,6 +225,7 @@ class WeightsDisplay(Display):
                 f"{type(model).__name__} does not have. Take LinearClassifier, "
                 "LinearRegressor, or wide & deep with linear columns."
             )
+        # (n_outputs, n_features)
         weights, _ = linear_weights(model, columns, prefix)
         classes = getattr(model, "classes_", ())
         row, what, titles = 0, "weight", []
@@ -249,6 +251,7 @@ class WeightsDisplay(Display):
         if len(classes) == 2 and len(weights) == 1:  # one logit, that of the second
             weights, row = weights if row else -weights, 0
         chosen = weights[row]
+        # Stable, so that equal ones keep the order of the columns.
         order = np.argsort(-np.abs(chosen), kind="stable")[:n_weights]
         order = order[chosen[order] != 0]
         if not len(order):
@@ -273,6 +276,7 @@ class WeightsDisplay(Display):
         places = np.arange(len(self.names))
         ax.barh(places, self.weights, color=colors)
         ax.set_yticks(places, [shortened(name, _MOST_LETTERS) for name in self.names])
+        # The largest on top.
         ax.invert_yaxis()
         ax.axvline(0, color="0.4", linewidth=0.8)
         ax.set(xlabel=self.what, title=self.title)
@@ -372,6 +376,7 @@ class EmbeddingDisplay(Display):
         }
         check_one_of(column, "embedding of", found)
         embedding = found[column]
+        # (n_levels, dimension)
         vectors = np.asarray(embedding.weights_, dtype=np.float64)
         if len(vectors) < 2:
             raise ValueError(f"The embedding of {column!r} has no two levels.")
@@ -381,6 +386,7 @@ class EmbeddingDisplay(Display):
         left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
         points = np.zeros((len(vectors), 2))
         n_axes = min(2, len(sizes))
+        # The projection of each row: left * sizes are the coordinates on the axes.
         points[:, :n_axes] = (left * sizes)[:, :n_axes]
         explained = np.zeros(2)
         # All vectors may be the same, which have no variance to divide by.
@@ -407,6 +413,7 @@ class EmbeddingDisplay(Display):
         """
         ax = self._set_axes(ax, (8.0, 6.0))
         ax.scatter(*self.points.T, s=12)
+        # In the middle, names would cover each other.
         far = np.argsort(-np.hypot(*self.points.T), kind="stable")[: self.n_labels]
         for i in far:
             ax.annotate(

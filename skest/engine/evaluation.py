@@ -2,7 +2,6 @@
 """One evaluation: of a checkpoint, with a fresh model, and the record of it."""
 
 import contextlib
-import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -75,8 +74,9 @@ def run_evaluation(
     device = builder.device
     # Any seed: the variables come from the checkpoint, and nothing else is drawn.
     spec = builder.build(*first, ModeKeys.EVAL, RunRandom(0, device))
+    all_hooks = [*hooks, *spec.evaluation_hooks]
     # A hook may know when to stop.
-    if steps is None and source.is_endless and not [*hooks, *spec.evaluation_hooks]:
+    if steps is None and source.is_endless and not all_hooks:
         raise ValueError(
             "The input of evaluate has no end, and 'steps' is None, so that it would "
             "never be finished. Let 'input_fn' give the data once (num_epochs=1, no "
@@ -97,12 +97,10 @@ def run_evaluation(
         IntraOpThreads.limited_to(useful, wanted=builder.config.num_threads),
     ):
         batches = encoded_batches(source, spec, device)
-        all_hooks = [*hooks, *spec.evaluation_hooks]
-        infer = None
+        infer: Infer = partial(evaluated, spec)
         if not all_hooks:  # which may change the network
-            compute = functools.partial(evaluated, spec)
             execution = builder.config.execution
-            infer = make_inference(execution, spec, compute, spec.loss)
+            infer = make_inference(execution, spec, infer, spec.loss)
         results = evaluate_loop(run, batches, all_hooks, steps, infer)
         _logger.info("Evaluation%s: %s", f" {name!r}" if name else "", results)
         record_evaluation(run, eval_dir, results)
@@ -120,14 +118,14 @@ def evaluate_loop(
     steps: int | None = None,
     infer: Infer | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the network of a run; it is left in the mode that it was in.
+    """Evaluate the network of a run.
 
     Parameters
     ----------
     run : Run
         Gives the specification and the global step.
     batches : iterable of (features, labels)
-        Encoded batches on the device of the network.
+        Encoded batches on the device of the network, at least one.
     hooks : sequence of Hook, default=()
         Called in this order.
     steps : int, default=None
@@ -143,38 +141,31 @@ def evaluate_loop(
 
     Raises
     ------
-    ValueError
-        If there is no batch.
     TypeError
         If a metric computes no numbers.
     """
-    # A hook may evaluate in the middle of a training.
-    was_training = run.network.training
     run.network.eval()
     metrics = dict(run.spec.eval_metrics or {})
     losses: list[Tensor] = []
     infer = infer or partial(evaluated, run.spec)
     for hook in hooks:
         hook.begin(run)
-    try:
-        for features, labels in islice(batches, steps):
-            for hook in hooks:
-                hook.before_step(run)
-            with torch.no_grad():
-                logits, run.loss = infer((features, labels), None)
-                update_metrics(run.spec, metrics, labels, logits, features)
-            losses.append(run.loss)
-            for hook in hooks:
-                hook.after_step(run, run.loss)
-            if run.should_stop:
-                break
-    finally:
-        run.network.train(was_training)
-    if not losses:
-        raise ValueError("The input of evaluate has no batch; at least one is needed.")
+    for features, labels in islice(batches, steps):
+        for hook in hooks:
+            hook.before_step(run)
+        with torch.no_grad():
+            logits, run.loss = infer((features, labels), None)
+            update_metrics(run.spec, metrics, labels, logits, features)
+        # Still a tensor: to ask for its number would wait for a GPU every batch.
+        losses.append(run.loss)
+        for hook in hooks:
+            hook.after_step(run, run.loss)
+        if run.should_stop:
+            break
+    # Not after an error, as in training.
     for hook in hooks:
         hook.end(run)
-    results = {name: _result(name, metric) for name, metric in metrics.items()}
+    results = {name: _computed(name, metric) for name, metric in metrics.items()}
     # The mean over batches, as in tf.estimator; `average_loss` is that over examples.
     results[MetricKeys.LOSS] = torch.stack(losses).double().mean().item()
     results[MetricKeys.GLOBAL_STEP] = run.global_step
@@ -187,7 +178,7 @@ def evaluated(
     spec: EstimatorSpec, batch: tuple[Any, Any], option: None = None
 ) -> tuple[Any, Tensor]:
     """Return logits and loss of an encoded batch of features and labels."""
-    if spec.network is None or spec.loss is None:
+    if spec.loss is None:
         raise ValueError("Evaluation needs an EstimatorSpec of mode 'eval'.")
     features, labels = batch
     logits = spec.network(features)
@@ -199,7 +190,7 @@ def predicted(
     spec: EstimatorSpec, features: Any, keys: Sequence[str] | None
 ) -> Mapping[str, Any]:
     """Return predictions for an encoded batch: those of `keys`, or all that there are."""
-    if spec.network is None or spec.predictions is None:
+    if spec.predictions is None:
         raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
     # Heads compute only what is asked for; a function of the user's takes logits alone.
     asked = {} if keys is None or not spec.predicts_by_key else {"keys": keys}
@@ -243,7 +234,7 @@ def predict_batch(
 
 def as_arrays(predictions: Any, keys: Sequence[str] | None) -> dict[str, Any]:
     """Return predictions as arrays, those of `keys` or all; errors as `predict_batch`."""
-    if not isinstance(predictions, dict | Mapping):
+    if not isinstance(predictions, Mapping):
         raise TypeError(
             "'predictions' of an EstimatorSpec must return a dictionary; "
             f"got {type(predictions).__name__}. Give it a name: "
@@ -283,6 +274,7 @@ def update_metrics(
         spec.update_metrics(metrics, labels, logits, features)
         return
     for metric in metrics.values():
+        # A pair says what its metric is given; a metric alone takes logits and labels.
         if isinstance(metric, tuple):
             metric, inputs = metric
             metric.update(*inputs(labels, logits, features))
@@ -305,16 +297,18 @@ def split_rows(predictions: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "Predictions can only be split into rows if all have the same number of "
             f"rows; got the shapes {shapes}. Pass yield_single_examples=False."
         )
+    # No predictions at all have no rows; `counts` holds one shape like (n_rows,).
     for i in range(*next(iter(counts), (0,))):
         yield {name: value[i] for name, value in predictions.items()}
 
 
-def _result(name: str, metric: Any) -> Any:
+def _computed(name: str, metric: Any) -> Any:
     computed = (metric[0] if isinstance(metric, tuple) else metric).compute()
     try:
         value = _as_array(computed)
     except ValueError:  # a list of arrays that differ in shape
         value = np.asarray(None)
+    # A boolean counts as 0 or 1.
     if value.dtype.kind not in "biuf":
         raise TypeError(
             f"The metric {name!r} must compute a number or an array of numbers; got "

@@ -72,6 +72,7 @@ def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
     # device.
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)
     for value in values:
+        # A network may lie on several devices; the norm is on the first one.
         value.mul_(scale.to(value.device))
     return norm
 
@@ -112,10 +113,8 @@ def train_loop(
     run: Run,
     batches: Iterator[tuple[Any, Any]],
     hooks: Sequence[Hook],
-    step: Step | None = None,
-    steps_taken: Callable[[Run], int] | None = None,
-    finish: Callable[[Run], None] | None = None,
-    watched_step: WatchedStep | None = None,
+    step: Step,
+    replica: "Replica",
 ) -> None:
     """Take training steps until the input ends or a hook asks to stop.
 
@@ -127,20 +126,15 @@ def train_loop(
         Encoded batches on the device of the network.
     hooks : sequence of Hook
         Called in this order.
-    step : callable, default=None
-        ``step(features, labels) -> loss`` does what `train_step` does, in another way;
-        see `skest.engine.recorded`. None is `train_step`.
-    steps_taken : callable, default=None
-        ``steps_taken(run)`` returns the global step after a step. None counts one more.
-    finish : callable, default=None
-        ``finish(run)`` is called after the last step, before the ``end`` of the hooks.
-    watched_step : callable, default=None
-        ``watched_step(features, labels, after_backward) -> loss`` takes the steps of
-        which a hook wants the gradients. None is `train_step`.
+    step : callable
+        ``step(features, labels) -> loss`` does what `train_step` does, or in another way;
+        see `skest.engine.recorded`.
+    replica : Replica
+        The part of this process. It takes the steps of which a hook wants the gradients,
+        counts all of them, and waits for others after the last one.
     """
     run.network.train()
-    step = step or partial(train_step, run.spec)
-    watched_step = watched_step or partial(train_step, run.spec)
+    watched_step = replica.make_watched_step(run)
     watching = [hook for hook in hooks if hook.watches_gradients]
     for hook in hooks:
         hook.begin(run)
@@ -165,14 +159,14 @@ def train_loop(
         else:
             run.loss = step(*batch)
         # As in TensorFlow, a step counts when its update is done.
+        # Of this process; the global step counts those of all workers.
         run.n_taken += 1
-        move_to_step(run, steps_taken(run) if steps_taken else run.global_step + 1)
+        move_to_step(run, replica.steps_taken(run))
         run.in_step = False
         for after_step in after:
             after_step(run, run.loss)
     # Not after an error, as `SessionRunHook.end` of tf.estimator.
-    if finish is not None:
-        finish(run)
+    replica.finish(run)
     for hook in hooks:
         hook.end(run)
 
@@ -193,6 +187,7 @@ def move_to_step(run: Run, step: int) -> None:
     for scheduler in run.spec.lr_schedulers:
         # Beside other workers several steps may have passed since the last one here.
         for _ in range(before, step):
+            # One by one: a scheduler of torch goes on from the rate before.
             scheduler.step()
 
 
@@ -245,10 +240,11 @@ def train_step(
 
 def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
     """Take the first half of `train_step`: set the gradients, return the loss."""
-    if spec.network is None or spec.loss is None:
+    if spec.loss is None:
         raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
         reset_gradients(optimizer)
+    # The features, too: heads find the weights of examples there.
     loss = scalar_loss(spec.loss(labels, spec.network(features), features))
     loss.backward()
     return loss.detach()
@@ -296,6 +292,7 @@ def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:
     Others of the network may have gradients as well, but nobody resets those.
     """
     groups = [g for optimizer in spec.optimizers for g in optimizer.param_groups]
+    # In their order: sums over a set of tensors differ from process to process.
     return dict.fromkeys(parameter for group in groups for parameter in group["params"])
 
 
@@ -308,6 +305,7 @@ def scalar_loss(loss: Tensor) -> Tensor:
         )
     if loss.ndim == 0:  # another view of it would be a node of the backward pass
         return loss
+    # As tf.estimator, which takes a loss of shape (1,).
     if loss.numel() != 1:
         raise ValueError(
             "'loss' of an EstimatorSpec must return one number; got a tensor of shape "
@@ -445,5 +443,6 @@ class EndOfTraining:
         found = self._found()
         return found[1] if found == self._before else None
 
+    # A training that ends as the one before did is told from it by the version.
     def _found(self) -> tuple[object, str | None]:
         return self._store.version(), self._store.end_reason()

@@ -61,6 +61,7 @@ class ModelFn:
     @property
     def params(self) -> dict[str, Any]:
         """A copy of the hyperparameters."""
+        # Asked for in every call: most models have none, and a deep copy is not free.
         return copy.deepcopy(self._params) if self._params else {}
 
     def __call__(
@@ -115,16 +116,18 @@ class ModelFn:
         draws = mode == ModeKeys.TRAIN or not self.is_pure
         with random.as_global() if draws else nullcontext():
             spec = self(features, labels, mode, config)
-        if mode == ModeKeys.TRAIN and spec.network is not None:
+        if mode == ModeKeys.TRAIN:
             for optimizer in spec.optimizers:
                 # A model_fn that makes its optimizer of another network would train
                 # nothing, untold.
                 check_members(optimizer, spec.network)
-        if spec.network is not None and random.device.type != "cpu":
+        if random.device.type != "cpu":
             n_rows = count_rows(features, "features")
             with explained_out_of_memory(n_rows, random.device, spec.network):
+                # Built on the CPU: a seed draws the same variables for every device.
                 spec.network.to(random.device)
             for optimizer in spec.optimizers:
+                # Some have slots from construction on, as Adagrad.
                 follow_parameters(optimizer)
         return spec
 
@@ -172,6 +175,7 @@ def model_fn_arguments(
     names = [
         name
         for name, parameter in inspect.signature(model_fn).parameters.items()
+        # Positional arguments of a partial function are no longer in its signature.
         if name not in bound and not _is_option(parameter)
     ]
     unknown = [name for name in names if name not in _MODEL_FN_ARGUMENTS]
@@ -320,8 +324,9 @@ def restore(
     CheckpointMismatchError
         If the checkpoint belongs to another network.
     """
-    if checkpoint is None or spec.network is None:
+    if checkpoint is None:
         return
+    # Evaluation draws nothing and updates nothing.
     training = spec.mode == ModeKeys.TRAIN
     checkpoint.restore(
         spec.network,
@@ -358,7 +363,6 @@ def device_with(strategy: Strategy | None, device: Any) -> torch.device:
     leave it to `skest.core.resources.resolve_device`.
     """
     # Hogwild of several processes works on memory that all of them see.
-    is_auto = isinstance(device, str) and device == "auto"
-    if is_auto and isinstance(strategy, SharedMemory):
+    if device == "auto" and isinstance(strategy, SharedMemory):
         return torch.device("cpu")
     return resolve_device(device)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint, load_variables
 from skest.core.random import RunRandom
 from skest.core.resources import IntraOpThreads, dense_size, threads_for
 from skest.engine.evaluation import (
@@ -65,7 +65,7 @@ class PredictionModel:
         self.version = version
         self.global_step = global_step
         self.spec = spec
-        self.n_weights = 0 if spec.network is None else dense_size(spec.network)
+        self.n_weights = dense_size(spec.network)
         self.infer: Infer = make_inference(
             execution, spec, partial(predicted, spec), spec.predictions
         )
@@ -107,6 +107,7 @@ class PredictionModel:
             None if the rows are more than one batch, or nothing encodes them.
         """
         n_rows = count_rows(features, "features")
+        # An empty table goes the other way, which knows what no batch means.
         if self.spec.encode is None or not 0 < n_rows <= most_rows:
             return None
         useful = threads_for(self.n_weights, n_rows, passes=1)
@@ -152,9 +153,11 @@ def joined(batches: Iterable[dict[str, Any]], n_rows: int) -> dict[str, Any]:
     wholes: dict[str, Any] = {}
     parts: dict[str, list[Any]] = {}
     end = 0
+    # (n_rows, ...) for numbers; strings have the width of the longest one of a batch.
     for number, batch in enumerate(batches):
         start, end = end, end + max(map(len, batch.values()), default=0)
         for key, values in batch.items():
+            # One that comes later only would have rows that nobody sets.
             if number == 0 and values.dtype.kind in "biuf":
                 wholes[key] = np.empty((n_rows, *values.shape[1:]), values.dtype)
             whole = wholes.get(key)
@@ -229,6 +232,7 @@ def run_prediction(
             with IntraOpThreads.limited_to(useful, wanted=config.num_threads):
                 predictions = predict_batch(spec, features, keys, infer)
             for hook in all_hooks:
+                # There is no loss without labels.
                 hook.after_step(run, None)
             if yield_single_examples:
                 yield from split_rows(predictions)
@@ -272,9 +276,9 @@ def new_prediction_model(
     """
     features, _ = source.first_batch() or (None, None)
     builder.remember(features)
+    # Any seed, as for an evaluation.
     spec = builder.build(features, None, ModeKeys.PREDICT, RunRandom(0, device))
-    network = Run(spec, builder.config).network
-    network.eval()
+    spec.network.eval()
     # On a GPU nothing stays behind a call, for its memory is everybody's.
     is_shared = (
         version is not None
@@ -285,7 +289,7 @@ def new_prediction_model(
     execution, step = builder.config.execution, checkpoint.global_step
     model = PredictionModel(version if is_shared else None, step, spec, execution)
     if is_shared:
-        checkpoint.lend(network)
+        load_variables(spec.network, checkpoint.variables, share=True)
     else:
         restore(spec, checkpoint)
     return model

@@ -72,6 +72,7 @@ class TrainingOrder:
         if self.max_steps is not None:
             known.append(self.max_steps - start)
         if source.table is not None and source.table.num_epochs is not None:
+            # An upper bound: a resumed input goes on in the middle of its table.
             known.append(source.table.steps_per_epoch * source.table.num_epochs)
         return min(known, default=None)
 
@@ -103,6 +104,7 @@ def run_training(
     Run or None
         The run, which is over; None if the input has no batch.
     """
+    # Before the input is opened, which may go on behind the batch of the checkpoint.
     checkpoint = replica.latest(store)
     saved_step = None if checkpoint is None else checkpoint.global_step
     start = saved_step or 0
@@ -193,9 +195,7 @@ def _take_steps(
                     has_table=source.table is not None,
                 ),
             ),
-            replica.steps_taken,
-            replica.finish,
-            replica.make_watched_step(run),
+            replica,
         )
         replica.leave(run)
 
@@ -249,6 +249,7 @@ def training_hooks(
         others += _summary_hooks(config.save_summary_steps)
     savers = [hook for hook in others if isinstance(hook, CheckpointSaverHook)]
     if not savers:
+        # Without steps and seconds, a saver saves when the training ends.
         steps, secs = config.save_checkpoints_steps, config.save_checkpoints_secs
         if config.model_dir is None:
             steps = secs = None  # a copy in memory serves only the end of the call
@@ -256,9 +257,9 @@ def training_hooks(
         savers = [CheckpointSaverHook(steps or None, secs or None)]
     summaries = [hook for hook in others if isinstance(hook, SummarySaverHook)]
     late = [hook for hook in others if isinstance(hook, EarlyStoppingHook)]
-    behind = SummarySaverHook | CheckpointSaverHook | EarlyStoppingHook
-    others = [*(h for h in others if not isinstance(h, behind)), *summaries]
-    return [*others, savers[0].with_listeners(listeners), *savers[1:], *late]
+    free = [hook for hook in others if not isinstance(hook, _OF_CHIEF)]
+    # As tf.estimator: of several savers, the first one tells the listeners.
+    return [*free, *summaries, savers[0].with_listeners(listeners), *savers[1:], *late]
 
 
 def _summary_hooks(steps: int) -> list[Hook]:
@@ -301,7 +302,7 @@ def make_save(
     """
     trained = set(map(id, trained_parameters(spec)))
     # A network may save its parameters under names of its own.
-    saved = {} if spec.network is None else spec.network.state_dict(keep_vars=True)
+    saved = spec.network.state_dict(keep_vars=True)
     names = [name for name, value in saved.items() if id(value) in trained]
     del saved  # or the network would live as long as this
 
@@ -357,6 +358,7 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
     try:
         with stopping_on_interrupt(ask_to_stop):
             yield
+    # Before BaseException, which would save.
     except ModelDirInUseError:
         raise  # what is in the directory now is of another training
     except BaseException as error:
@@ -370,8 +372,10 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
 
 def _is_worth_saving(run: Run, store: CheckpointStore, error: BaseException) -> bool:
     """Tell whether there is something new, and of a whole step."""
+    # What it went on from is still on disk.
     if run.loss is None or run.global_step == run.start_step:
         return False
+    # The update of such a step is in the variables.
     if isinstance(error, NanLossDuringTrainingError) or run.loss_is_nan:
         return False
     if run.in_step:
@@ -408,6 +412,7 @@ def _try_to_save(run: Run) -> None:
 def _note_stop(store: CheckpointStore, reason: str, *, is_error: bool = False) -> None:
     """Note why training ended; if that can't be written, the training counts."""
     try:
+        # Other processes of a cluster read it, see `EndOfTraining`.
         store.note_stop(reason, is_error=is_error)
     except OSError as error:
         _logger.warning("Why training ended is not recorded: %s", error)

@@ -143,6 +143,7 @@ class Estimator:
         # A module and rows of the user's data: neither belongs into a pickle.
         left_out = ("_kept", "_example")
         state = {n: value for n, value in vars(self).items() if n not in left_out}
+        # Where the checkpoint goes into the pickle, the source would only be ballast.
         if isinstance(self._store, MemoryStore) and self._store.latest() is not None:
             state["_warm_start_from"] = None  # its work is done
         return state
@@ -277,11 +278,13 @@ class Estimator:
             raise ValueError(
                 f"There is no variable {name!r}; there are {', '.join(sorted(variables))}."
             )
+        # Copied: the checkpoint must not change with what the caller does.
         return np.array(np.asarray(variables[name]))
 
     def _variables(self) -> dict[str, Any]:
         checkpoint = self._checkpoint(None)
         slots = {
+            # Without the number of the optimizer in front.
             name.partition(":")[2]: slot
             for name, slot in checkpoint.optimizer.items()
             if not name.startswith("random:")
@@ -560,8 +563,10 @@ class Estimator:
         """
         kept = self._kept
         resolve_device(self._config.device)  # refuses one that is not there
+        # A fit elsewhere in the same model_dir is seen, too.
         if kept is not None and kept.version == self._store.version():
             threads = self._config.num_threads
+            # None: more rows than a batch, or nothing that encodes them.
             found = kept.predict_table(features, predict_keys, batch_size, threads)
             if found is not None:
                 return found
@@ -679,11 +684,12 @@ class Estimator:
         self, replica: Replica
     ) -> contextlib.AbstractContextManager[Callable[[], None]]:
         if self.model_dir is None or not replica.is_chief:
+            # In memory nobody else can train, and beside the chief nobody writes.
             return contextlib.nullcontext(lambda: None)
         return training_lock(self.model_dir)
 
     def _warm_start(self, spec: EstimatorSpec, random: RunRandom) -> None:
-        if self._warm_start_from is None or spec.network is None:
+        if self._warm_start_from is None:
             return
         with random.as_global():  # initializers may draw
             self._warm_start_report = warm_start(
@@ -694,6 +700,7 @@ class Estimator:
         self, checkpoint: Checkpoint, version: Hashable, *where: Any
     ) -> PredictionModel:
         model = new_prediction_model(self._builder, checkpoint, version, *where)
+        # Assigned at once: a thread that reads `_kept` has one model or the other.
         if model.version is not None:
             self._kept = model
         return model
@@ -724,5 +731,6 @@ def first_rows(data: Any, n_rows: int = 3) -> Any:
         return data[:n_rows].detach().cpu().clone()
     if data is None or not hasattr(data, "shape"):
         return data if data is None else data[:n_rows]
+    # A slice may be a view, which keeps the whole alive.
     few = data.iloc[:n_rows] if hasattr(data, "iloc") else data[:n_rows]
     return few.copy() if hasattr(few, "copy") else few

@@ -49,6 +49,7 @@ class Evaluation:
     def begin(self, step: int) -> None:
         """Start the clock."""
         self._timer = self._new_timer()
+        # Otherwise the first checkpoint is due: a timer that was never marked says so.
         if self.asks_for_checkpoints:
             self._mark(step)
 
@@ -74,6 +75,7 @@ class Evaluation:
         self.metrics = self._estimator.evaluate(
             spec.input_fn, spec.steps, as_tuple(spec.hooks), path, spec.name
         )
+        # Exports of an earlier checkpoint count no more.
         self.step, self.exports = step, dict.fromkeys(self.exports)
         self.export(path, is_final=is_final)
 
@@ -119,11 +121,13 @@ class Evaluation:
         if model_dir is None or path is None or self.metrics is None:
             return
         for exporter in self._exporters:
+            # It may have been interrupted between two exporters.
             if self.exports[exporter.name] is None:
                 self.exports[exporter.name] = exporter.export(
                     estimator=self._estimator,
                     export_path=model_dir / _EXPORT / exporter.name,
                     checkpoint_path=path,
+                    # A copy: an exporter is the user's.
                     eval_result=dict(self.metrics),
                     is_the_final_export=is_final,
                 )
@@ -154,16 +158,17 @@ def went_through_input(estimator: Estimator, max_steps: int | None) -> bool:
 
 def was_asked_for(model_dir: Path, step: int, max_steps: int | None) -> bool:
     """Tell whether evaluations of the last step of a training to `max_steps` are done."""
-    recorded = _recorded(model_dir, step)
+    recorded = _read_record(model_dir, step)
     # Not by `get`: None is one of its values.
     return "max_steps" in recorded and recorded["max_steps"] == max_steps
 
 
-def _recorded(model_dir: Path | None, step: int) -> dict[str, Any]:
+def _read_record(model_dir: Path | None, step: int) -> dict[str, Any]:
     """Return what is recorded of the evaluations behind the last step of a training."""
     if model_dir is None:
         return {}
     try:
+        # Of another step it is of an earlier training.
         content: dict[str, Any] = json.loads((model_dir / _FILE).read_bytes())
         return content if content.get("global_step") == step else {}
     except FileNotFoundError:
@@ -180,7 +185,7 @@ def _warn_of_record(model_dir: Path | None, error: Exception) -> None:
     )
 
 
-def _record(
+def _write_record(
     estimator: Estimator, step: int, max_steps: int | None, done: list[Evaluation]
 ) -> None:
     """Note what is done; if that fails, a repeated call does more than it need."""
@@ -217,7 +222,8 @@ def finish_evaluations(
 ) -> None:
     """Evaluate and export the last checkpoint, unless an earlier call has done that."""
     step = _last_step(estimator)
-    saved = {} if made_steps else _recorded(estimator.model_dir, step)
+    # A training that took steps has made all earlier results old ones.
+    saved = {} if made_steps else _read_record(estimator.model_dir, step)
     results = saved.get("evaluations", {})
     done = []
     try:
@@ -225,11 +231,13 @@ def finish_evaluations(
     except _SPOILED as error:
         _warn_of_record(estimator.model_dir, error)
     for evaluation in [e for e in evaluations if e not in done]:
-        _record(estimator, step, max_steps, done)  # what is left is up to another call
+        _write_record(
+            estimator, step, max_steps, done
+        )  # what is left is up to another call
         if evaluation.step == step:
             # Where training ended it may have been saved again, under another name.
             evaluation.export(estimator.latest_checkpoint(), is_final=True)
         else:
             evaluation.run(step, is_final=True)
         done.append(evaluation)
-        _record(estimator, step, max_steps, done)
+        _write_record(estimator, step, max_steps, done)

@@ -5,10 +5,10 @@ import copy
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import Parameter, signature
 from typing import Any
 
 from skest.config.run_config import RunConfig
+from skest.core.checks import arguments_named
 from skest.engine.evaluation import update_metrics
 from skest.estimators.estimator import Estimator
 from skest.keys import ModeKeys
@@ -76,6 +76,7 @@ def add_metrics(estimator: Estimator, metric_fn: Callable[..., Any]) -> Estimato
         )
     _arguments(metric_fn)
     extended = Estimator(
+        # No closure: the Estimator can be pickled if `metric_fn` can.
         functools.partial(_extended_model_fn, estimator.model_fn, metric_fn),
         config=estimator.config,
         params=estimator.params,
@@ -106,6 +107,7 @@ def _extended_model_fn(
     def update(
         eval_metrics: dict[str, Any], labels: Any, logits: Any, features: Any
     ) -> None:
+        # Into `own`, for what heads add belongs to the model and not to `metric_fn`.
         update_metrics(spec, own, labels, logits, features)
         available = {"features": features, "labels": labels, "config": config}
         if "predictions" in names:  # they may be costly
@@ -115,11 +117,13 @@ def _extended_model_fn(
             if name not in added:  # the user's object stays as it is
                 added[name] = copy.deepcopy(metric)
                 if hasattr(metric, "reset"):
+                    # It may have numbers from another evaluation.
                     added[name].reset()
             added[name].update(*inputs)
         # Where names clash the new metric counts, as in tf.estimator.
         eval_metrics.update({**own, **added})
 
+    # Not by `eval_metrics`: which metrics there are is known with the first batch only.
     return replace(spec, update_metrics=update)
 
 
@@ -129,24 +133,14 @@ def _arguments(metric_fn: Callable[..., Any]) -> list[str]:
         raise TypeError(
             f"'metric_fn' must be a function; got {type(metric_fn).__name__}."
         )
-    bound = metric_fn.keywords if isinstance(metric_fn, functools.partial) else {}
-    parameters = signature(metric_fn).parameters
-    names = [name for name in parameters if name not in bound]
-    unknown = [
-        name
-        for name in names
-        if name not in _ARGUMENTS
-        and parameters[name].default is Parameter.empty
-        and parameters[name].kind
-        not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    ]
+    named, unknown = arguments_named(metric_fn, _ARGUMENTS)
     if unknown:
         raise ValueError(
             f"metric_fn requires {', '.join(map(repr, unknown))}, but only "
             f"{', '.join(_ARGUMENTS)} are passed (those that it names). Bind others "
             "with functools.partial."
         )
-    return [name for name in names if name in _ARGUMENTS]
+    return named
 
 
 def _predictions(spec: EstimatorSpec, logits: Any) -> Any:

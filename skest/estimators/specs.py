@@ -138,4 +138,5 @@ class EvalSpec:
 def _set_all(spec: TrainSpec | EvalSpec, name: str, kind: type) -> None:
     """Make a tuple of a field, and check what is in it."""
     values = check_all(getattr(spec, name), kind, name, type(spec).__name__)
+    # Frozen, but for this: an iterator could be gone through only once.
     object.__setattr__(spec, name, tuple(values))

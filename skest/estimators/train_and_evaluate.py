@@ -26,6 +26,9 @@ from skest.exceptions import CorruptCheckpointError
 from skest.hooks.base import Run
 from skest.hooks.steps import CheckpointListener
 
+_logger = logging.getLogger("skest")
+
+# Seconds between two looks at `model_dir`.
 _PAUSE = 0.5
 # As `_DELAY_SECS_PER_WORKER` of tensorflow_estimator's training.py.
 _SECONDS_BETWEEN_STARTS = 5.0
@@ -48,6 +51,7 @@ def role_of(config: RunConfig) -> Role:
         return Role.EVALUATE
     if not config.cluster_spec or config.task_type == "master":
         return Role.ALONE
+    # All wait for the slowest anyway, so that the first may evaluate between two steps.
     in_step = isinstance(strategy_of(config), DataParallel | LocalSGD)
     return Role.ALONE if in_step and config.is_chief else Role.TRAIN
 
@@ -57,6 +61,7 @@ def wait_before_training(config: RunConfig) -> None:
     if config.task_type == "worker" and not config.is_chief:
         # tf.estimator waits up to 60 seconds where nothing is said.
         delay = _SECONDS_BETWEEN_STARTS * (config.task_id + 1)
+        # Late workers help an asynchronous training to converge, says tf.estimator.
         time.sleep(min(delay, config.max_worker_delay_secs or 0.0))
 
 
@@ -98,6 +103,7 @@ def evaluate_along(
         if not is_done:
             _evaluate_newest(training, evaluations)
             time.sleep(_PAUSE)
+    # An interrupted one may go on: its last checkpoint is not the end.
     if training.reason != INTERRUPTED:
         finish_evaluations(estimator, [*evaluations], max_steps, training.has_changed)
 
@@ -136,10 +142,12 @@ class _Training:
         if step is None:
             return False
         if self._max_steps is not None and step >= self._max_steps:
+            # Its step says that it is over, but the chief may not have said why yet.
             if self._reached_at is None:
                 self._reached_at = time.monotonic()
             is_late = time.monotonic() - self._reached_at > _SECONDS_TO_NOTE_END
             return before is not None or is_late
+        # No end was noted, or one that the chief means to go on from.
         if before is None or before == INTERRUPTED:
             return False
         # Is it the end of this training, which was missed, or of the one before? The chief
@@ -158,15 +166,13 @@ def _evaluate_newest(training: _Training, evaluations: Sequence[Evaluation]) -> 
     try:
         for evaluation in due:
             evaluation.run(step, is_final=False, path=path)
+    # Deleted while it was read: whatever then fails is no error of the user's.
     except (OSError, ValueError) as error:
         if path.exists() and not isinstance(error, CorruptCheckpointError):
             raise
         _logger.warning(
             "%s is not evaluated: it is deleted or damaged. %s", path, error
         )
-
-
-_logger = logging.getLogger("skest")
 
 
 def train_and_evaluate(
@@ -266,6 +272,7 @@ def train_and_evaluate(
     evaluations = [Evaluation(estimator, spec) for spec in specs]
     role = role_of(estimator.config)
     if role is Role.EVALUATE:
+        # One process for all: the first that may begin decides.
         delay = min(spec.start_delay_secs for spec in specs)
         evaluate_along(estimator, evaluations, train_spec.max_steps, delay)
     else:
@@ -344,6 +351,7 @@ class _Listener(CheckpointListener):
                 continue
             if self._evaluates:
                 evaluation.run(step, is_final=False)
+            # The evaluator does it; here its clock goes on.
             elif evaluation.asks_for_checkpoints:
                 evaluation.begin(step)
 

@@ -150,6 +150,7 @@ class Head(ABC):
     ) -> None:
         """Add regularization losses, if there are any, to their metric."""
         if losses:
+            # Each of them may be a number or a tensor.
             total = torch.as_tensor(sum(losses))
             eval_metrics[self._metric_name(REGULARIZATION_LOSS)].update(total)
 
@@ -288,6 +289,7 @@ prediction_hooks, lr_scheduler, clip_norm
                 "feature column. Pass it, or give the name of a feature as "
                 "'weight_column'."
             )
+        # From raw features: a weight is not scaled, and the network need not see it.
         return lambda features: self.encode_features(features, encode(features))
 
     @property
@@ -335,6 +337,7 @@ class RegularizedHead:
         self.head = head
         self.losses = tuple(losses) if isinstance(losses, Sequence) else (losses,)
         for loss in self.losses:
+            # One with a gradient has a graph, which the first backward pass frees.
             is_fixed = isinstance(loss, Tensor) and not loss.requires_grad
             if not (callable(loss) or isinstance(loss, Real) or is_fixed):
                 raise TypeError(
@@ -371,9 +374,8 @@ class RegularizedHead:
         return [loss() if callable(loss) else loss for loss in self.losses]
 
 
-def _joined(*functions: _Summaries | None) -> _Summaries | None:
-    """Return a function that gives what all of the functions give."""
-    given = [function for function in functions if function is not None]
-    if len(given) < 2:
-        return given[0] if given else None
-    return lambda *args: {k: v for f in given for k, v in f(*args).items()}
+def _joined(first: _Summaries | None, second: _Summaries | None) -> _Summaries | None:
+    """Return a function that gives what both functions give."""
+    if first is None or second is None:
+        return first or second
+    return lambda *args: {**first(*args), **second(*args)}

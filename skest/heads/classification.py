@@ -88,6 +88,7 @@ class SingleLabelHead(SingleTaskHead):
         return self._check_ids(array)
 
     def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:
+        # int32 as in tf.estimator, whose tf.range gives it; class_ids are int64.
         ids = torch.arange(self.n_classes, dtype=torch.int32)
 
         def rows(logits: Tensor) -> tuple[int, int]:
@@ -192,6 +193,7 @@ class BinaryClassHead(SingleLabelHead):
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         # Not 1 - p: that would round a small probability of class 0 to nothing.
+        # (..., 1) twice to (..., 2).
         return torch.cat([torch.sigmoid(-logits), torch.sigmoid(logits)], dim=-1)
 
     def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:
@@ -214,6 +216,7 @@ class BinaryClassHead(SingleLabelHead):
     def _metric_inputs(
         self, labels: Tensor, logits: Tensor
     ) -> dict[str, tuple[Tensor, ...]]:
+        # All of shape (..., 1), as the labels are.
         class_ids, probability = self._class_ids(logits), torch.sigmoid(logits)
         return {
             MetricKeys.ACCURACY: (class_ids, labels),
@@ -340,6 +343,7 @@ def check_thresholds(thresholds: Any, owner: str) -> tuple[float, ...]:
         If one is not between 0 and 1.
     """
     # At 0 and 1 a sigmoid decides nothing: all rows, or none, are beyond them.
+    # Kept as a tuple: arrays have no truth value, and generators end.
     values = () if thresholds is None else tuple(thresholds)
     for value in values:
         if not 0 < value < 1:
@@ -353,6 +357,7 @@ def check_thresholds(thresholds: Any, owner: str) -> tuple[float, ...]:
 def threshold_metrics(thresholds: Sequence[float]) -> dict[str, Metric]:
     """Return accuracy, precision and recall at every threshold, by key."""
     return {
+        # Such as "precision/positive_threshold_0.25".
         key % threshold: metric(threshold)
         for threshold in thresholds
         for key, metric in _METRICS.items()

@@ -162,6 +162,7 @@ def with_columns(
     """
     # Keras and tf.estimator take (n,) and (n, 1) for the same.
     if n_columns == 1:
+        # (n,) for logits (n, 1), and (n, n_steps) for logits (n, n_steps, 1).
         if array.ndim == (1 if ndim is None else ndim - 1):
             return array[..., None]
         if ndim is None:
@@ -198,6 +199,7 @@ def matched_labels(
     ValueError
         If the shapes don't match.
     """
+    # Here the dimensions of the outputs are known, as `with_columns` may not have them.
     if n_columns == 1 and labels.ndim == outputs.ndim - 1:
         labels = labels[..., None]
     expected = (*outputs.shape[:-1], n_columns)
@@ -224,6 +226,7 @@ def is_text(array: np.ndarray) -> bool:
     """Tell whether the values are strings or bytes, with or without missing ones."""
     if array.dtype.kind in "US":
         return True
+    # pandas looks at every value, in C; a column may begin with None.
     return array.dtype.kind == "O" and pd.api.types.infer_dtype(
         array.ravel(), skipna=True
     ) in ("string", "bytes")
@@ -275,6 +278,7 @@ def vocabulary_ids(
     # tf.string is bytes, and so are strings that come out of TFRecords.
     if isinstance(names[0], bytes):
         names = np.char.decode(names.astype("S"), "utf-8")
+    # -1 stands for what is not in the index.
     ids = vocabulary_index(vocabulary).get_indexer(pd.Index(names.astype(object)))
     unknown = ids < 0
     if unknown.any():
@@ -305,6 +309,7 @@ def numbers(array: np.ndarray, owner: str) -> np.ndarray:
     if kind == "O":
         # With a None among them they are no numbers; NaN is one, which heads refuse.
         kind = pd.api.types.infer_dtype(array.ravel(), skipna=False)
+    # Kinds of NumPy, or the words of pandas for what objects are.
     if kind in ("b", "i", "u", "boolean", "integer"):
         return array.astype(np.int64)
     if kind in ("f", "floating", "mixed-integer-float"):
@@ -388,10 +393,12 @@ def encode_weights(features: Any, column: str | WeightColumn, owner: str) -> Ten
     needed = (column,) if isinstance(column, str) else column.feature_keys
     _check_present(features, needed, owner)
     if isinstance(column, str):
+        # Its values may be on a device, which a check would wait for.
         if isinstance(features, Mapping) and isinstance(features[column], Tensor):
             return features[column]
         values = Table(features).column(column)
     else:
+        # With its normalizer_fn, as weight columns of tf.estimator have.
         (values,) = column.encode(features).values()
     if values.dtype.kind not in "biuf":
         raise TypeError(
@@ -434,6 +441,7 @@ def align_weights(
     ValueError
         If the shape is another.
     """
+    # (n,) to (n, 1), as a column of features comes.
     aligned = weights.unsqueeze(-1) if weights.ndim == logits.ndim - 1 else weights
     one_per_row = (*logits.shape[:-1], 1)
     if aligned.shape == one_per_row or (per_logit and aligned.shape == logits.shape):

@@ -130,13 +130,14 @@ class MultiHead(Head):
     ) -> dict[str, Any]:
         """Add to encoded features what the heads need from the raw ones."""
         for head in self.heads:
+            # Keys have the names of heads in front, so that none overwrites another's.
             encoded = head.encode_features(features, encoded)
         return dict(encoded)
 
     def _encode_beside(self, logits: Any, labels: Any) -> dict[str, Any]:
         given = self._by_head(labels, "labels")
         return {
-            name: _encode_beside(self._by_name[name], part, given[name])
+            name: _encode_with_gaps_beside(self._by_name[name], part, given[name])
             for name, part in self._split(logits).items()
         }
 
@@ -172,6 +173,7 @@ class MultiHead(Head):
         # MultiHead.loss of TensorFlow: head_weights weigh the sum, "loss/<head>" is
         # without them.
         factors = zip(self._factors, losses.values(), strict=True)
+        # (n_heads,)
         return torch.stack([factor * loss for factor, loss in factors]).sum()
 
     def _losses(self, labels: Any, logits: Any, features: Any) -> dict[str, Tensor]:
@@ -179,6 +181,7 @@ class MultiHead(Head):
         parts, given = self._split(logits), self._by_head(labels, "labels")
         losses = {}
         for name, head in self._by_name.items():
+            # Zero is a class or a number that every loss takes.
             encoded, known = labels_and_known(given[name])
             losses[name] = head.compute_loss(encoded, parts[name], features, known)
         return losses
@@ -214,6 +217,7 @@ class MultiHead(Head):
             If a key is unknown or the logits have the wrong shape.
         """
         parts = self._split(logits)
+        # None asks a head for all of its predictions.
         wanted: dict[str, list[str] | None] = dict.fromkeys(parts)
         if keys is not None:
             wanted = self._keys_by_head(keys)
@@ -302,7 +306,7 @@ class MultiHead(Head):
             # A dictionary of labels and gaps passes through unchanged, so that this
             # encodes raw ones.
             if not isinstance(of_head, Tensor):
-                of_head = _encode_beside(head, part, of_head)
+                of_head = _encode_with_gaps_beside(head, part, of_head)
             # tf.estimator.MultiHead has the losses of its heads as metrics, each the
             # mean over batches.
             encoded, known = labels_and_known(of_head)
@@ -348,6 +352,7 @@ class MultiHead(Head):
                 f"{self._title} needs {what} of its head(s) {_listed(missing)}; got "
                 f"those of {_listed(names) or 'none'}."
             )
+        # Others are no business of the head: the input_fn may serve several models.
         return {name: values[name] for name in self._by_name}
 
 
@@ -404,10 +409,11 @@ def _loss_name(head: SingleTaskHead) -> str:
     return f"{MetricKeys.LOSS}/{head.name}"
 
 
-def _encode_beside(head: SingleTaskHead, logits: Tensor, labels: Any) -> Any:
+def _encode_with_gaps_beside(head: SingleTaskHead, logits: Tensor, labels: Any) -> Any:
     encoded = encode_with_gaps(head, labels, logits.ndim)
     if isinstance(encoded, Tensor):
         return encoded.to(logits.device)
+    # Labels and where they are known.
     return {key: tensor.to(logits.device) for key, tensor in encoded.items()}
 
 
@@ -462,16 +468,20 @@ def encode_with_gaps(
     if isinstance(head, MultiLabelHead):
         labels = as_cells(labels)
     array = _as_array(labels)
-    if array is not None and head._label_dimension == 1:
+    if array is None:
+        return head.encode_labels(labels, ndim)
+    if head._label_dimension == 1:
         array = with_columns(array, 1, head._title, ndim)
         if array.shape[-1] != 1:  # one column that was left out
             array = array[..., None]
-    known = None if array is None else ~_is_missing(array)
-    if array is None or known is None or known.all():
+    known = ~_is_missing(array)
+    if known.all():
         return head.encode_labels(labels, ndim)
     # Zeros stand for missing labels; `known` keeps them out of losses and metrics.
+    # `known` is (n,), or (n, n_steps) for sequences.
     encoded = torch.zeros((*known.shape, head._label_dimension), dtype=torch.int64)
     if known.any():
+        # (n_known, label_dimension): only what is there is checked.
         values = head.encode_labels(whole_ids(array[known], head))
         encoded = encoded.to(values.dtype)
         encoded[torch.from_numpy(known)] = values
@@ -508,6 +518,7 @@ def whole_ids(array: np.ndarray, head: SingleTaskHead) -> np.ndarray:
     """Undo what gaps did to class ids: pandas, polars and NumPy make them floats."""
     if not head._labels_are_ids or array.dtype.kind not in "fO":
         return array
+    # A None left out, objects may be nothing but floats.
     inferred = pd.Series(array.ravel()).infer_objects()
     if inferred.dtype.kind == "f" and (inferred % 1 == 0).all():
         return inferred.to_numpy().astype(np.int64).reshape(array.shape)

@@ -176,6 +176,7 @@ class MultiLabelHead(SingleTaskHead):
             labels = labels.toarray()
         elif isinstance(labels, Tensor):
             labels = labels.to_dense()
+        # A tensor holds indicators: it cannot hold lists.
         cells = None if isinstance(labels, Tensor) else _lists(as_cells(labels))
         if cells is None:
             return super().encode_labels(labels, ndim)
@@ -192,8 +193,10 @@ class MultiLabelHead(SingleTaskHead):
                 )
         # A byte each: a table of labels may be as large as that of the features.
         indicators = np.zeros((len(cells), self.n_classes), dtype=np.uint8)
+        # Row and id of every 1: (n_ones,) each.
         rows = np.repeat(np.arange(len(cells)), [len(cell) for cell in cells])
         if rows.size:
+            # One array for all lists: vocabularies and ranges are checked at once.
             values = np.array(list(chain.from_iterable(cells)))
             ids = numbers(
                 vocabulary_ids(values, self.label_vocabulary, self._title), self._title
@@ -256,6 +259,7 @@ class MultiLabelHead(SingleTaskHead):
             **threshold_inputs(self._thresholds, probabilities, labels),
         }
         for id_, name in self._metric_classes.items():
+            # (..., 1) again, as weights of examples are.
             column = (probabilities[..., id_, None], labels[..., id_, None])
             inputs[f"{_PROBABILITY_MEAN}/{name}"] = column[:1]
             inputs[f"{MetricKeys.AUC}/{name}"] = column
@@ -266,6 +270,7 @@ class MultiLabelHead(SingleTaskHead):
 def as_cells(labels: Any) -> Any:
     """Return a list of lists as an array of them, so that nobody takes it for a matrix."""
     if isinstance(labels, list | tuple) and any(isinstance(c, _LISTS) for c in labels):
+        # np.array would make a matrix of lists that are of one length.
         return np.fromiter(labels, dtype=object, count=len(labels))
     return labels
 

@@ -103,6 +103,7 @@ class RegressionHead(SingleTaskHead):
 
     def _predictors(self) -> dict[str, Callable[[Tensor], Any]]:
         if self.inverse_link_fn is None:
+            # Logits would be the same numbers again: tf.estimator gives none here.
             return {PredictionKeys.PREDICTIONS: lambda logits: logits}
         return {
             PredictionKeys.PREDICTIONS: self.inverse_link_fn,
@@ -115,6 +116,7 @@ class RegressionHead(SingleTaskHead):
     def _metric_inputs(
         self, labels: Tensor, logits: Tensor
     ) -> dict[str, tuple[Tensor, ...]]:
+        # On the scale of the labels, to be compared with their mean.
         predictions = self._predictors()[PredictionKeys.PREDICTIONS](logits)
         return {
             MetricKeys.PREDICTION_MEAN: (predictions,),
@@ -172,6 +174,7 @@ class PoissonRegressionHead(RegressionHead):
             label_dimension=label_dimension,
             weight_column=weight_column,
             loss_reduction=loss_reduction,
+            # The log link, so that means are positive.
             inverse_link_fn=torch.exp,
             name=name,
         )

@@ -116,7 +116,7 @@ default="log_uniform"
             nn.init.zeros_(bias)
         self.weight = row_table(weight)
         # Evaluation multiplies all of it, so that its place in memory decides how sums
-        # are rounded (see `lend` of `Checkpoint`).
+        # are rounded (see `load_variables`).
         self.weight.is_multiplied = True  # type: ignore[attr-defined]
         self.bias = row_table(bias)
 
@@ -136,6 +136,7 @@ default="log_uniform"
             of them is expected among the draws.
         """
         if not self.training:
+            # The bias is a table of one column, to be looked up as the weights are.
             return F.linear(hidden, self.weight, self.bias[:, 0])
         sampled, log_expected_count = self._sample()
         return {
@@ -155,11 +156,13 @@ default="log_uniform"
             device=self.edges.device,
         )
         # An integer, so that no type of the network rounds a rare class away.
+        # (num_sampled,): the class whose interval [edge, next edge) holds the draw.
         ids = torch.searchsorted(self.edges, draws, right=True) - 1
         # Widths are up to 2**53, which is infinity in float16.
         widths = (self.edges[ids + 1] - self.edges[ids]).to(
             torch.promote_types(self.weight.dtype, torch.float32)
         )
+        # log(S q): a width is q times 2**53.
         return ids, widths.log() + math.log(self.num_sampled / _WHOLE)
 
     def extra_repr(self) -> str:
@@ -203,12 +206,15 @@ def sampled_logits(labels: Tensor, sample: Mapping[str, Tensor]) -> Tensor:
     """
     hidden, sampled = sample["hidden"], sample["sampled"]
     n_labels = labels.numel()
+    # One look-up for labels and samples, so that the gradient is one, too.
     ids = torch.cat([labels.flatten(), sampled])
     for table in (sample["weight"], sample["bias"]):
+        # Parameter servers are asked for rows before these are looked up.
         bring_rows(table, ids)
     rows, bias = row_lookup(sample["weight"], ids), row_lookup(sample["bias"], ids)
     # One product a row, not a matrix of all rows times all labels.
     of_labels = (hidden * rows[:n_labels].view_as(hidden)).sum(-1, keepdim=True)
+    # (..., num_sampled): the same samples for all rows, so that this is one product.
     of_sampled = F.linear(hidden, rows[n_labels:], bias[n_labels:, 0])
     # A label that is drawn as well must not count as wrong: remove_accidental_hits of
     # tf.nn.sampled_softmax_loss.
@@ -282,6 +288,7 @@ def _edges(shares: np.ndarray) -> Tensor:
     """Return ends of intervals in [0, _WHOLE], as long as the classes are probable."""
     ends = np.cumsum(shares)
     edges = np.zeros(len(shares) + 1, dtype=np.int64)
+    # By the last sum, which is 1 but for rounding: every draw finds an interval.
     edges[1:] = np.rint(ends / ends[-1] * _WHOLE)
     return torch.from_numpy(edges)
 
@@ -426,6 +433,7 @@ default="log_uniform"
 
     def check_network(self, network: nn.Module) -> None:
         """Raise ValueError unless the network has a `ClassTable` of this size."""
+        # With any other last layer training would compute all logits, untold.
         tables = [part for part in network.modules() if isinstance(part, ClassTable)]
         if any(table.n_classes == self.n_classes for table in tables):
             return
@@ -453,6 +461,7 @@ default="log_uniform"
         As `skest.heads.Head.loss`; `logits` may also be what a `ClassTable` returns in
         training mode.
         """
+        # `Head.loss` refuses a sample, which only training has.
         if isinstance(logits, Mapping):
             hidden = logits["hidden"]
             labels = self.encode_labels(labels, hidden.ndim).to(hidden.device)
@@ -520,6 +529,7 @@ default="log_uniform"
         # As large as the batch times all classes, and the same in every row.
         del predictors[PredictionKeys.ALL_CLASS_IDS]
         del predictors[PredictionKeys.ALL_CLASSES]
+        # Tensors are hashed by identity; the cache is gone with these functions.
         top = functools.cache(self._top)  # once for all three
 
         def probabilities(z: Tensor) -> Tensor:
@@ -543,5 +553,6 @@ default="log_uniform"
     def _metric_inputs(
         self, labels: Tensor, logits: Tensor
     ) -> dict[str, tuple[Tensor, ...]]:
+        # (..., top_k) == (..., 1)
         hits = (self._top(logits)[1] == labels).any(dim=-1, keepdim=True)
         return super()._metric_inputs(labels, logits) | {self._top_k_accuracy: (hits,)}

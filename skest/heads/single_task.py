@@ -82,6 +82,7 @@ default="sum_over_batch_size"
         self.weight_column = weight_column
         self.loss_reduction = loss_reduction
         self.loss_fn = loss_fn
+        # Read once, and not in every step.
         self._loss_extras = extra_arguments(loss_fn, self._title)
 
     def adapted(
@@ -200,6 +201,7 @@ default="sum_over_batch_size"
     @property
     def weight_key(self) -> str:
         """Key of the weights among the encoded features."""
+        # A slash, so that no column of a table is likely to have this name.
         return f"{self.name or 'head'}/weights"
 
     @property
@@ -269,11 +271,13 @@ default="sum_over_batch_size"
             losses = self._default_loss(labels, logits)
         else:
             extras = self._extras(features, logits)
+            # By name, as tf.estimator calls a loss_fn.
             losses = self.loss_fn(labels=labels, logits=logits, **extras)
             check_losses(losses, logits, self._title)
         weights = self._weights(features, logits)
         if known is None:
             return losses, weights
+        # NaN times a weight of 0 would be NaN.
         losses = losses.where(known, 0.0)
         return losses, known if weights is None else weights * known
 
@@ -347,6 +351,7 @@ default="sum_over_batch_size"
             If a key is unknown or the logits have the wrong shape.
         """
         self._check_logits(logits)
+        # Functions, so that only what is asked for is computed.
         known = self._predictors()
         unknown = [key for key in keys or () if key not in known]
         if unknown:
@@ -423,6 +428,7 @@ default="sum_over_batch_size"
         inputs = self._metric_inputs(labels, logits)
         inputs[MetricKeys.AVERAGE_LOSS] = (losses,)
         for key, arguments in inputs.items():
+            # Every metric is weighted, as in tf.estimator.
             eval_metrics[self._metric_name(key)].update(*arguments, weights)
         self._note_regularization(eval_metrics, regularization_losses)
 
@@ -477,6 +483,7 @@ def extra_arguments(
 
 def check_losses(losses: Tensor, logits: Tensor, owner: str) -> None:
     """Raise ValueError unless there is one loss for every row of logits, or each logit."""
+    # Kept dimensions: (n,) and (n, 1) would multiply to (n, n).
     one_per_row = (*logits.shape[:-1], 1)
     if losses.shape not in (one_per_row, logits.shape):
         raise ValueError(
@@ -576,10 +583,11 @@ def loss_features(features: Any, key: str, logits: Tensor, owner: str) -> Any:
     encoded = isinstance(features, Mapping) and key in features
     columns = features[key] if encoded else number_columns(features)
     return LossFeatures(
-        {name: _beside(column, logits) for name, column in columns.items()}, owner
+        {name: _as_rows_of(column, logits) for name, column in columns.items()}, owner
     )
 
 
-def _beside(column: Tensor, logits: Tensor) -> Tensor:
+def _as_rows_of(column: Tensor, logits: Tensor) -> Tensor:
     column = column.to(device=logits.device, dtype=logits.dtype)
+    # As labels of shape (n, 1): the two would broadcast to (n, n).
     return column.unsqueeze(-1) if column.ndim == 1 else column

@@ -21,6 +21,7 @@ from skest.inputs.array_dataset import ArrayDataset
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
+# Of tf.estimator.SessionRunHook, with what takes their place.
 _FORMER = {
     "after_create_session": "begin(self, run)",
     "before_run": "before_step(self, run)",
@@ -118,8 +119,6 @@ class Run:
     @property
     def network(self) -> nn.Module:
         """The network of this call."""
-        if self.spec.network is None:  # EstimatorSpec requires one in every mode
-            raise RuntimeError("The EstimatorSpec of this run has no network.")
         return self.spec.network
 
     @property
@@ -144,8 +143,10 @@ class Run:
     @property
     def loss_is_nan(self) -> bool:
         """Whether the last loss or one before it is NaN; behind it are no variables."""
+        # Asked before every save, where to wait for the device costs little.
         if self.unread_losses and nan_steps(self.unread_losses):
             return True
+        # Without a `NanLossHook`, nobody notes losses.
         return self.loss is not None and math.isnan(self.loss.item())
 
     @property
@@ -178,6 +179,7 @@ class Run:
 
     def request_stop(self, reason: str) -> None:
         """Ask the loop to stop before its next step; the first reason is kept."""
+        # Of several hooks that ask at one step, the first is told.
         if self.stop_reason is None:
             self.stop_reason = reason
 
@@ -199,6 +201,7 @@ class Run:
         """Save a checkpoint of the present state."""
         if self._save is None:
             raise RuntimeError(f"A run of mode '{self.mode}' saves no checkpoints.")
+        # Set where servers have a part of it, which they write themselves.
         if self.save_by is None:
             self._save(self.capture_checkpoint())
         else:
@@ -207,6 +210,7 @@ class Run:
 
 def nan_steps(losses: Mapping[int, tuple[Tensor, Any, int]]) -> list[int]:
     """Return the steps whose losses are NaN, waiting for the device once."""
+    # (n_losses,)
     is_nan = torch.stack([loss for loss, *_ in losses.values()]).isnan().tolist()
     return [step for step, found in zip(losses, is_nan, strict=True) if found]
 
@@ -221,6 +225,7 @@ def check_overrides(kind: type, base: type) -> None:
         arguments = inspect.signature(called).parameters
         signature = inspect.signature(method)
         try:
+            # By position, as the loop calls them; names of arguments are free.
             signature.bind(*arguments)
         except TypeError as error:
             raise TypeError(
@@ -278,6 +283,7 @@ class Hook:
     @property
     def watches_all_gradients(self) -> bool:
         """Whether it does so in every step: training is eager then."""
+        # Of the class: the property is asked before the first step.
         every_step = type(self).wants_gradients is Hook.wants_gradients
         return self.watches_gradients and every_step
 
@@ -352,6 +358,7 @@ class EpochwiseHook(Hook):
     def after_step(self, run: Run, loss: Any) -> None:
         """Look whether the epoch is complete."""
         self._n_steps += 1
+        # Of a stream it is None, which no number of steps equals.
         if self._n_steps == run.steps_per_epoch:
             self._close(run)
 
@@ -440,6 +447,7 @@ class Timer:
             return True
         if step == self._last_step:
             return False
+        # A difference, not a multiple: beside other workers the global step leaps.
         if self._every_steps is not None:
             return step - self._last_step >= self._every_steps
         return self._every_secs is not None and (
@@ -459,6 +467,7 @@ class Timer:
         if self._last_step is not None:
             steps, seconds = step - self._last_step, now - self._last_time
         self._last_step, self._last_time = step, now
+        # Clocks of some systems give the same time twice.
         is_speed = seconds > 0 and steps >= 0
         self.steps_per_sec = steps / seconds if is_speed else None
         return steps, seconds

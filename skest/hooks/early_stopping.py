@@ -135,6 +135,7 @@ def make_early_stopping_hook(
             "'should_stop_fn' must be a function without arguments; got "
             f"{should_stop_fn!r}."
         )
+    # Partial functions and objects have no name.
     name = getattr(should_stop_fn, "__name__", type(should_stop_fn).__name__)
 
     def reason(run: Run) -> str | None:
@@ -356,6 +357,7 @@ class _MetricRule:
             self._results = read_eval_results(self._directory)
             self._version = version
         found = self._judge(self._values(run.global_step), run.start_step)
+        # None stays None.
         return found and f"early stopping: {self._metric_name!r} {found}"
 
     def _values(self, step: int) -> dict[int, float]:
@@ -367,9 +369,11 @@ class _MetricRule:
         results = {
             at: metrics
             for at, metrics in self._results.items()
+            # As `min_steps` of tf.estimator, of evaluations and not of training.
             if self._min_steps <= at <= step
         }
         values = {at: m[name] for at, m in results.items() if name in m}
+        # Not before there are results: the first evaluation may be yet to come.
         if results and not values:
             there = ", ".join(map(repr, results[max(results)]))
             raise ValueError(
@@ -387,6 +391,7 @@ def _past_threshold(threshold: float, past: _Compare, direction: str) -> _Judge:
     def judge(values: dict[int, float], start_step: int) -> str | None:
         for step, value in values.items():
             # Earlier results have stopped an earlier call. Who trains on has seen them.
+            # NaN is past no threshold.
             if step >= start_step and past(value, threshold):
                 return f"was {value:g} at step {step}, {direction} than {threshold:g}"
         return None

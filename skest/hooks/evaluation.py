@@ -112,6 +112,7 @@ class InMemoryEvaluatorHook(Hook):
 
     def end(self, run: Run) -> None:
         """Evaluate what training has ended with."""
+        # The last step may have been due.
         if run.global_step not in self.results:
             self._evaluate(run)
 
@@ -167,6 +168,7 @@ class FinalOpsHook(Hook):
                     f"functions; got {function!r}."
                 )
         self._final_ops = final_ops
+        # As the property of TensorFlow's FinalOpsHook.
         self.final_ops_values: Any = None
 
     def begin(self, run: Run) -> None:

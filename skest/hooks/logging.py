@@ -58,6 +58,7 @@ class LoggingHook(Hook):
 
     def end(self, run: Run) -> None:
         """Log the loss of the last step."""
+        # A call that took no steps has no loss.
         if run.loss is not None and _logger.isEnabledFor(logging.INFO):
             _logger.info("step %d: final loss = %.6g", run.global_step, run.loss.item())
 
@@ -105,6 +106,7 @@ class StepCounterHook(Hook):
     def begin(self, run: Run) -> None:
         """Start the clock."""
         self._timer, self.steps_per_sec = self._timer._restarted(), None
+        # So that the first measurement is of whole intervals.
         self._timer.mark(run.global_step)
 
     def after_step(self, run: Run, loss: Any) -> None:
@@ -150,6 +152,7 @@ class ProgressBarHook(Hook):
     def begin(self, run: Run) -> None:
         """Draw an empty bar."""
         try:
+            # Here, since it is an extra; `auto` draws widgets in notebooks.
             from tqdm.auto import tqdm
         except ImportError:
             raise ImportError(
@@ -166,6 +169,7 @@ class ProgressBarHook(Hook):
     def after_step(self, run: Run, loss: Any) -> None:
         """Let the bar grow, and now and then show the loss."""
         # Twice a second: reading the loss waits for the device.
+        # Not by the global step, which may go back or leap beside other workers.
         if loss is not None and self._timer.is_due(run.n_taken):
             self._timer.mark(run.n_taken)
             self._show_loss(loss)

@@ -73,6 +73,7 @@ class NanLossHook(Hook):
             run.unread_losses.clear()
             return
         _, batch, n_taken = run.unread_losses[found[0]]
+        # Losses stay unread: `Run.loss_is_nan` looks at them, so that nothing is saved.
         self._tell(run, found[0], batch, n_taken)
 
     def _tell(
@@ -138,8 +139,9 @@ def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
     if broken:
         # Encoded features are one matrix for arrays and DataFrames of plain numbers;
         # people know their columns by name.
-        broken = _all_broken(_named(raw, features)) or broken
+        broken = _all_broken(_raw_columns(raw, features)) or broken
     broken = [*broken, *_all_broken(targets)]
+    # Labels, too: a huge target makes a huge loss.
     columns = [*inputs, *targets]
     if broken:
         return (
@@ -181,7 +183,7 @@ def _columns(data: Any, whole: str, kind: str) -> Iterator[_Column]:
             yield _Column(name, column)
 
 
-def _named(raw: Any, features: Any) -> Iterator[_Column]:
+def _raw_columns(raw: Any, features: Any) -> Iterator[_Column]:
     """Yield the floating-point columns of raw features whose names encoding has lost."""
     names = list(getattr(raw, "columns", raw if isinstance(raw, Mapping) else ()))
     if isinstance(features, Mapping) and not features.keys().isdisjoint(names):

@@ -18,6 +18,10 @@ from skest.core.checks import (
 from skest.hooks.base import Hook, Run, Timer, check_overrides
 from skest.optimizers.schedules import FunctionLR, RateFunction, is_scheduler_of
 
+_logger = logging.getLogger("skest")
+
+_SECS_BETWEEN_LINES = 30.0
+
 
 class CheckpointListener:
     """Code that runs around every checkpoint; override what is needed.
@@ -92,6 +96,7 @@ class CheckpointSaverHook(Hook):
         self, listeners: Iterable[CheckpointListener]
     ) -> "CheckpointSaverHook":
         """Return such a hook with further listeners."""
+        # The caller's hook stays as it is, for it may serve other calls of train.
         extended = copy.copy(self)
         extended.listeners = [*self.listeners, *listeners]
         return extended
@@ -123,6 +128,7 @@ class CheckpointSaverHook(Hook):
         # tf.estimator.
         if self._saved_step != run.global_step:
             self._save(run)
+        # Else the next call would go on in the middle of an input that came to its end.
         elif not self._saved_as_finished:
             run.save_checkpoint()  # the same variables; only the run is over now
         for listener in self.listeners:
@@ -133,6 +139,7 @@ class CheckpointSaverHook(Hook):
         if run.loss_is_nan:
             return  # the last checkpoint before it stays
         for listener in self.listeners:
+            # Also if it is saved already: tf.estimator calls listeners at the start.
             listener.before_save(run)
         # A checkpoint of a training that is over says so: the next call starts its
         # input anew.
@@ -201,11 +208,6 @@ class StopAtStepHook(Hook):
             run.request_stop(f"reached step {self._stop_at}")
 
 
-_SECS_BETWEEN_LINES = 30.0
-
-_logger = logging.getLogger("skest")
-
-
 class GlobalStepWaiterHook(Hook):
     """Waits before the first step until others have trained up to a global step.
 
@@ -250,7 +252,7 @@ class GlobalStepWaiterHook(Hook):
         check_positive(poll_secs, "poll_secs", "GlobalStepWaiterHook")
         self._wait_until = wait_until_step
         self._given = read_step
-        self._read_step = read_step
+        self._read_step: Callable[[], int | None] | None = None
         self._poll_secs = poll_secs
 
     def begin(self, run: Run) -> None:
@@ -326,6 +328,7 @@ class LRScheduleHook(Hook):
         """Take over the rates."""
         optimizers, functions = run.spec.optimizers, self._functions
         if len(functions) == 1:
+            # A linear and a deep part, say, have an optimizer each.
             functions = functions * len(optimizers)
         if len(functions) != len(optimizers):
             raise ValueError(
@@ -350,4 +353,5 @@ class LRScheduleHook(Hook):
     def before_step(self, run: Run) -> None:
         """Set the rates of the step."""
         for schedule in self._schedules:
+            # To the step, not by one: a resumed training is in the middle of it.
             schedule.move_to(run.global_step)

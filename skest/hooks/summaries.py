@@ -142,6 +142,7 @@ class SummaryWriter:
             _logger.warning(
                 "No summaries are written to %s: %s", self._directory, error
             )
+            # For good: it would be logged at every step.
             self._file, self._is_enabled = None, False
 
 

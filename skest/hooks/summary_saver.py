@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from skest.core.random import draws_from_global_generator, restorer
 from skest.hooks.base import Hook, Run, Timer, output_directory
@@ -110,6 +110,7 @@ class SummarySaverHook(Hook):
         # The step to come: its gradients have to be asked for before it is taken.
         self._is_due = self._timer.is_due(run.global_step + 1)
         if self._is_due:
+            # Now: schedulers move on to the next step before `after_step`.
             self._scalars |= learning_rates(run.spec)
             self._add_summaries_of_model(run)
 
@@ -130,6 +131,7 @@ class SummarySaverHook(Hook):
             self._scalars["global_step/sec"] = self._timer.steps_per_sec
         if _VARIABLES in self._histograms:
             for name, parameter in run.network.named_parameters():
+                # No copy: it is written below, before the next step.
                 self._distributions[_tag(_VARIABLES, name)] = parameter
         writer = self._writer(run)
         writer.scalars(self._scalars)
@@ -156,6 +158,7 @@ class SummarySaverHook(Hook):
         with without_traces(run.spec):
             logits = run.network(features)
             for name, value in run.spec.summaries(labels, logits, features).items():
+                # As tf.summary.scalar and histogram, told by the shape.
                 kind = self._scalars if value.ndim == 0 else self._distributions
                 kind[name] = value
 
@@ -202,11 +205,11 @@ def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
     {'learning_rate/wide': 0.5, 'learning_rate/deep': 0.1}
     """
     groups = [g for optimizer in spec.optimizers for g in optimizer.param_groups]
+    # A rate may be a tensor, and dual ascent has none.
     rates = [float(group["lr"]) for group in groups if "lr" in group]
     if len(rates) == 1:
         return {_TAG: rates[0]}
-    paths = {} if spec.network is None else dict(spec.network.named_parameters())
-    path_of = {id(parameter): name for name, parameter in paths.items()}
+    path_of = {id(p): name for name, p in spec.network.named_parameters()}
     names = [
         _common_module([path_of.get(id(p), "") for p in group["params"]])
         for group in groups
@@ -220,6 +223,7 @@ def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
 
 def _common_module(paths: list[str]) -> str:
     """Return the path of the innermost module that has all variables."""
+    # Without the name of the parameter itself.
     parts = [path.split(".")[:-1] for path in paths]
     shared = []
     for names in zip(*parts, strict=False):
@@ -241,7 +245,7 @@ def without_traces(spec: EstimatorSpec) -> Iterator[None]:
     spec : EstimatorSpec
         Model in training.
     """
-    network = spec.network or nn.Module()
+    network = spec.network
     lent: list[torch.Generator] = []
     if draws_from_global_generator(network, spec.loss, *spec.optimizers):
         # The run has borrowed them; otherwise they are other people's.

@@ -75,6 +75,7 @@ class ArrayDataset:
         seed: int | None = None,
         first_epoch: int = 0,
     ) -> None:
+        # References, no copies: the table may be large.
         self.features = _as_arrays(features)
         self.labels = None if labels is None else _as_arrays(labels)
         self.n_rows = self._n_drawn = count_rows(self.features, "features")
@@ -139,6 +140,7 @@ class ArrayDataset:
         if n_elements == 0 and list(seeds) == self.seeds:
             return self
         dataset = copy.copy(self)
+        # Of this table, which may itself go on in the middle.
         dataset._n_skipped += n_elements
         if self._entropy is not None:
             (dataset._entropy,) = seeds
@@ -176,6 +178,7 @@ class ArrayDataset:
         # labels of its own kind.
         rows = context.part_of(self.n_rows, "row")
         dataset = copy.copy(self)
+        # Rows of an epoch of this worker, whether they are its own or drawn from all.
         dataset._n_drawn = len(range(self.n_rows)[rows])
         dataset.batch_size = min(self.batch_size, dataset._n_drawn)
         if self._shares is None:
@@ -215,6 +218,7 @@ class ArrayDataset:
         epochs = count() if self.num_epochs is None else range(self.num_epochs)
         for epoch in islice(epochs, first, None):
             order = self._order(self.first_epoch + epoch)
+            # A range is cut without being gone through.
             starts = range(0, self.rows_per_epoch, self.batch_size)
             for start in starts[n_skipped if epoch == first else 0 :]:
                 rows = slice(start, start + self.batch_size)
@@ -261,6 +265,7 @@ class ArrayDataset:
             return generator.permutation(self.n_rows)
         # By the inverse of the distribution function: np.random.choice checks and
         # copies the shares.
+        # (rows_per_epoch,) numbers below the sum of all weights.
         draws = generator.random(self.rows_per_epoch) * self._shares[-1]
         # A draw may round up to the sum.
         last = len(self._shares) - 1
@@ -269,6 +274,7 @@ class ArrayDataset:
 
 def _shares(weight: Any, n_rows: int) -> NDArray[np.float64]:
     """Return the cumulated weights up to the last row that has one."""
+    # In float32, the weights of late rows would be lost in the sum.
     weight = np.asarray(weight, dtype=np.float64)
     if weight.shape != (n_rows,):
         raise ValueError(
@@ -289,6 +295,7 @@ def take_rows(data: Any, rows: slice | NDArray[np.intp]) -> Any:
     if isinstance(data, dict | Mapping):
         return {key: take_rows(value, rows) for key, value in data.items()}
     if hasattr(data, "iloc"):
+        # By position, whatever the index is.
         return data.iloc[rows]
     return data[rows]
 

@@ -106,10 +106,12 @@ class Source:
         """
         n_skipped = self._n_skipped
         # Without reading what was trained on; other iterables are gone through.
+        # Whatever was opened for the first batch starts at the beginning.
         if n_skipped and self._can_jump:
             self.close()
             self._opened = iter(self._data.resumed(n_skipped, self._seeds))
             return map(self._noted, self._opened)
+        # It may have been taken from the iterator: it is put in front again.
         self.first_batch()
         rest = chain([] if self._first is _END else [self._first], self._opened)
         if n_skipped and next(islice(rest, n_skipped - 1, None), _END) is _END:
@@ -140,6 +142,7 @@ class Source:
         return None if rows is None else self.table.take(rows)
 
     def _noted(self, element: Any) -> tuple[Any, Any]:
+        # For errors that tell of the batch.
         self._last = _split(element)
         return self._last
 
@@ -156,6 +159,7 @@ class Source:
 
         An iterator that ``input_fn`` returned is its owner's, who may go on with it.
         """
+        # An iterator is its own iterator.
         if self._opened is not self._data and hasattr(self._opened, "close"):
             self._opened.close()
 
@@ -240,6 +244,7 @@ def tensor_batches(
             return x, None
         y = (encode_labels or as_tensors)(labels)
         # Encoders may change the number of rows; tensors that disagree would broadcast.
+        # None for ragged or custom structures, which nobody can count.
         n_features, n_labels = _common_rows(x), _common_rows(y)
         if n_features is not None and n_labels is not None:
             check_same_rows(n_features, n_labels)
@@ -262,6 +267,7 @@ def tensor_batches(
         with said_if_long(f"Encoding {source.table.n_rows:,} rows"):
             return batches_of(source.table)
     move = _mover(device)
+    # As a generator: a batch is encoded when it is asked for.
     return (move(encoded(*batch)) for batch in source.batches())
 
 
@@ -283,15 +289,18 @@ def _table_batches(
     if fits:
         # The table goes to the device once, and batches are cut there.
         leaves = move(leaves)
-    for rows in _together(table, leaves):
+    for rows in _rows_of_batches(table, leaves):
+        # One batch is all: no view is needed.
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
             yield _nested(nest, move(leaves))
         elif isinstance(rows, slice):
             yield _nested(nest, move(tuple(leaf[rows] for leaf in leaves)))
         else:
+            # (n_rows of all batches taken together,)
             index = torch.from_numpy(np.concatenate(rows))
             taken = move(tuple(_rows_of(index, leaf) for leaf in leaves))
-            parts = [_parts(leaf, [len(own) for own in rows]) for leaf in taken]
+            # Views, one for each batch.
+            parts = [_split_rows(leaf, [len(own) for own in rows]) for leaf in taken]
             for i in range(len(rows)):
                 yield _nested(nest, [part[i] for part in parts])
 
@@ -321,7 +330,7 @@ def _nested(nest: Any, leaves: Sequence[Any]) -> Any:
     return None if nest is None else tuple(_nested(part, leaves) for part in nest)
 
 
-def _together(
+def _rows_of_batches(
     table: ArrayDataset, leaves: Sequence[Any]
 ) -> Iterator[slice | list[np.ndarray]]:
     """Yield the rows of batches, those of several batches at once if rows are drawn.
@@ -330,6 +339,7 @@ def _together(
     batches begin where a new tensor might, at a multiple of 64 bytes, because products
     of matrices may round differently elsewhere.
     """
+    # Of a batch, on average.
     n_bytes = max(1, _size_of(leaves) * table.batch_size // table.n_rows)
     is_aligned = table.batch_size % _ALIGNED_ROWS == 0
     most = max(1, _GATHERED_BYTES // n_bytes) if is_aligned else 1
@@ -350,7 +360,7 @@ def _size_of(leaves: Sequence[Any]) -> int:
     return sum(getattr(leaf, "nbytes", 0) for leaf in leaves)
 
 
-def _parts(leaf: Any, sizes: list[int]) -> Sequence[Any]:
+def _split_rows(leaf: Any, sizes: list[int]) -> Sequence[Any]:
     if isinstance(leaf, Tensor):
         return leaf.split(sizes)
     return np.split(leaf, np.cumsum(sizes)[:-1])
@@ -380,6 +390,7 @@ def _as_tensor(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, Tensor):
         return value
     array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
+    # Objects, such as decimals, are not guessed at.
     if array.dtype.kind == "f":
         return torch.as_tensor(_owned(array), dtype=dtype)
     if array.dtype.kind in "biu":
@@ -496,6 +507,7 @@ class Transfer:
 
     def wait_for_steps(self) -> None:
         """Begin a batch, when few enough of the steps before are still to be computed."""
+        # Behind all that the steps until now have launched.
         self._steps.append(torch.cuda.current_stream(self._device).record_event())
         if len(self._steps) > _STEPS_AHEAD:
             self._steps.popleft().synchronize()

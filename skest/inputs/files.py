@@ -123,6 +123,7 @@ class FileBatches:
                 # not converted.
                 n_here = -(-len(rows) // self.batch_size)
                 n_batches += n_here
+                # From the first piece on that is used, `skip` is 0.
                 if skip < n_here:
                     yield from islice(self._converted(rows), skip, None)
                 skip = max(0, skip - n_here)
@@ -152,6 +153,7 @@ class FileBatches:
         )
         # As tf.data's shuffle: a buffer, so that memory has a bound whatever the size
         # of the files.
+        # Rows; at least a batch must be there before one is made.
         wanted = max(self.shuffle_buffer, self.batch_size)
         waiting, n_waiting = [], 0
         for batch in self._read(rng):
@@ -185,6 +187,7 @@ class FileBatches:
 
     def _converted(self, table: Any) -> Iterator[Any]:
         """Yield the batches of a table."""
+        # One piece of memory, so that NumPy gets views where there are no gaps.
         table = table.combine_chunks()
         features = {name: as_numpy(table[name], name) for name in self.features}
         labels = {name: self._label(table[name], name) for name in self.labels}
@@ -266,10 +269,12 @@ def as_numpy(column: Any, name: str) -> Any:
         column = column.cast(column.type.value_type)
     kind = column.type
     if types.is_decimal(kind):
+        # NumPy would get objects of Python's Decimal.
         column = column.cast(pa.float64())
     elif types.is_integer(kind) or types.is_boolean(kind):
         return _masked(column) if column.null_count else column.to_numpy()
     elif types.is_fixed_size_list(kind) and not column.null_count:
+        # (n_rows * list_size,)
         values = as_numpy(pa.chunked_array([column.combine_chunks().flatten()]), name)
         return values.reshape(len(column), kind.list_size)
     elif types.is_time(kind) or (types.is_nested(kind) and not _is_list(types, kind)):

@@ -72,6 +72,7 @@ class InputContext:
                 f"{self.num_input_pipelines} workers can't share {n} {unit}(s), of which "
                 f"each needs at least one. Use fewer workers, or give more {unit}s."
             )
+        # As `shard` of tf.data.
         return slice(self.input_pipeline_id, None, self.num_input_pipelines)
 
     def own_seed(self, seed: int) -> int:
@@ -81,4 +82,5 @@ class InputContext:
 
 def context_among(num_workers: int, index: int) -> InputContext | None:
     """Return which part of the input one of several workers reads; None is all of it."""
+    # None, so that an input_fn of one process need not divide by 1.
     return InputContext(num_workers, index) if num_workers > 1 else None

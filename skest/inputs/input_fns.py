@@ -28,6 +28,11 @@ def _check_shuffle(shuffle: Any) -> None:
         )
 
 
+def _seed_in_run(seed: int | None, config: Any) -> int | None:
+    # A seed of the function goes before that of the run.
+    return seed if seed is not None or config is None else config.random_seed
+
+
 def numpy_input_fn(
     x: Any,
     y: Any = None,
@@ -83,15 +88,13 @@ def numpy_input_fn(
     _check_shuffle(shuffle)
 
     def input_fn(config: Any = None) -> ArrayDataset:
-        # A seed of the function goes before that of the run.
-        run_seed = seed if config is None or seed is not None else config.random_seed
         return ArrayDataset(
             x,
             y,
             batch_size=batch_size,
             shuffle=bool(shuffle),
             num_epochs=num_epochs,
-            seed=run_seed,
+            seed=_seed_in_run(seed, config),
         )
 
     input_fn()  # refuses wrong data here, where it is given, rather than in training
@@ -200,6 +203,7 @@ def generator_input_fn(
         )
     check_integer(batch_size, "batch_size", "generator_input_fn", minimum=1)
 
+    # One for all calls: a pipeline is not used up.
     pipeline = Pipeline(rows).batch(batch_size)
     return lambda: pipeline
 
@@ -368,6 +372,7 @@ def csv_input_fn(
     """
     pa = import_arrow("csv_input_fn")
     files = _find(paths)
+    # For the inference of types only; `_read_csv` has those of the first file.
     convert = pa.csv.ConvertOptions(column_types=_arrow_types(pa, column_types))
     parse = pa.csv.ParseOptions(delimiter=delimiter)
     csv = pa.dataset.CsvFileFormat(parse_options=parse, convert_options=convert)
@@ -428,10 +433,9 @@ def _input_fn(
     _check_schemas(files, schemas, [*features, *labels])
 
     def input_fn(config: Any = None, input_context: Any = None) -> Pipeline:
-        run_seed = seed if config is None or seed is not None else config.random_seed
         # Drawn also where none is given: a checkpoint records it, to go on in that
         # order.
-        entropy: Any = seed_sequence(run_seed).entropy
+        entropy: Any = seed_sequence(_seed_in_run(seed, config)).entropy
         batches = FileBatches(
             owner.removesuffix("_input_fn"),
             parts,

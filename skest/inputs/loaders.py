@@ -76,11 +76,12 @@ class SeededLoader:
     def resumed(self, n_elements: int, seeds: Sequence[int]) -> "SeededLoader":
         """Return the same data in the order of `seeds`, without the first elements."""
         (seed,) = seeds
-        return SeededLoader(self._loader, seed, n_elements)
+        return SeededLoader(self._loader, seed, self._n_skipped + n_elements)
 
     def for_worker(self, context: InputContext) -> "SeededLoader | None":
         """Return the part of one worker, or None if rows can't be loaded in part."""
         loader = shard_loader(self._loader, context)
+        # A DistributedSampler divides by itself, by the seed of all.
         if loader is None or loader is self._loader:
             return None if loader is None else self
         return SeededLoader(loader, context.own_seed(self.seeds[0]), self._n_skipped)
@@ -94,17 +95,19 @@ class SeededLoader:
 
     def __iter__(self) -> Iterator[Any]:
         generator = torch.Generator().manual_seed(self.seeds[0])
+        # Drawn anew in every pass, so that each has the same order.
         batches = _with_generator(self._loader, generator)
         yield from islice(batches, self._n_skipped, None)
 
 
 def repeatable(data: Any) -> Any:
     """Return data, of a DataLoader without a generator a `SeededLoader`."""
+    # Who gives a generator wants its stream to go on from pass to pass.
     is_plain = isinstance(data, DataLoader) and data.generator is None
     return SeededLoader(data) if is_plain else data
 
 
-def _changed(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
+def _copy_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     """Return a copy; workers that persist are those of the original."""
     loader = copy.copy(loader)
     # Its attributes can't be assigned: a loader refuses another sampler.
@@ -116,7 +119,7 @@ def _with_generator(
     loader: DataLoader[Any], generator: torch.Generator
 ) -> DataLoader[Any]:
     """Return a copy of `loader` as if it had been made with `generator`."""
-    return _changed(
+    return _copy_with(
         loader,
         generator=generator,
         sampler=_sampler_with(generator, loader.sampler),
@@ -199,7 +202,7 @@ def shard_loader(
         own = EveryNth(index, context)
     elif index is not rows:
         own = BatchSampler(own, index.batch_size, index.drop_last)
-    return _changed(loader, **{name: own})
+    return _copy_with(loader, **{name: own})
 
 
 def _own_rows(sampler: Any, context: InputContext) -> Any:

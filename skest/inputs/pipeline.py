@@ -293,6 +293,7 @@ class Pipeline:
         pipeline._n_skipped += n_elements
         # With the same seeds, what a `cache` holds is good.
         if list(seeds) != self.seeds:
+            # Seeds are in the order of `seeds`: the source first.
             own = len(_seeds_of(self._source))
             if isinstance(self._source, Resumable):
                 pipeline._source = self._source.resumed(0, seeds[:own])
@@ -333,11 +334,13 @@ class Pipeline:
         if isinstance(source, Sequence | np.ndarray) or _is_map_style(source):
             context.part_of(len(source), "element")  # refuses more workers than these
         n, index = context.num_input_pipelines, context.input_pipeline_id
+        # Each worker reads all elements, and computes with its own only.
         pipeline._stages = (Shard(n, index), *stages)
         return pipeline
 
     def _with(self, stage: Stage) -> "Pipeline":
         pipeline = copy.copy(self)
+        # A new tuple: pipelines share stages, and none changes.
         pipeline._stages = (*self._stages, stage)
         return pipeline
 
@@ -407,6 +410,7 @@ def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:
         if isinstance(source, SeededLoader):
             source = source.of_pass(epochs)
         if isinstance(source, Resumable):
+            # It may jump where `islice` would go through all.
             source, skip = source.resumed(skip, source.seeds), 0
         iterator = _opened(source() if callable(source) else source)
         try:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How an ``input_fn`` is called, and which part of its data one worker reads."""
 
-import functools
 import inspect
 from collections.abc import Callable
 from types import FunctionType
@@ -10,7 +9,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from skest.config.cluster import TaskConfig
-from skest.core.checks import check_input_fn
+from skest.core.checks import arguments_named, check_input_fn
 from skest.inputs.batches import check_batches
 from skest.inputs.input_context import InputContext, context_among
 from skest.inputs.loaders import repeatable, shard_loader
@@ -153,22 +152,13 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
         If it is not callable or requires an argument that is not available.
     """
     check_input_fn(input_fn)
+    # A function without arguments and local variables.
     if isinstance(input_fn, FunctionType) and not input_fn.__code__.co_varnames:
         return input_fn()  # the usual case, for which reading a signature takes long
-    parameters = inspect.signature(input_fn).parameters
-    missing = [
-        name
-        for name, parameter in parameters.items()
-        if name not in available
-        and parameter.default is parameter.empty
-        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
+    named, missing = arguments_named(input_fn, available)
     if missing:
         raise TypeError(
             f"input_fn requires {', '.join(map(repr, missing))}, but only "
             f"{', '.join(_INPUT_FN_ARGUMENTS)} are passed (those that it names)."
         )
-    # A partial keeps its arguments in the signature, with the given values as defaults.
-    bound = input_fn.keywords if isinstance(input_fn, functools.partial) else {}
-    wanted = parameters.keys() - bound.keys()
-    return input_fn(**{k: v for k, v in available.items() if k in wanted})
+    return input_fn(**{name: available[name] for name in named})

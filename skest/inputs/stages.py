@@ -78,6 +78,7 @@ class Shuffle(Stage):
 
     def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements in random order."""
+        # From the start: what is in the buffer follows from all elements before.
         with opened(0, epochs) as before:
             yield from islice(self._drawn(before, epochs), skip, None)
 
@@ -128,6 +129,7 @@ class Batch(Stage):
     def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the batches."""
         least = self.batch_size if self.drop_remainder else 1
+        # All batches before the last are full.
         with opened(skip * self.batch_size, epochs) as before:
             while len(rows := list(islice(before, self.batch_size))) >= least:
                 yield stack(rows)
@@ -155,6 +157,7 @@ class Shard(Stage):
 
     def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the elements of this shard."""
+        # Elements of the other shards are skipped with those of this one.
         with opened(skip * self.num_shards, epochs) as before:
             yield from islice(before, self.index, None, self.num_shards)
 
@@ -167,6 +170,7 @@ class Prefetch(Stage):
 
     def elements(self, opened: Opened, skip: int, epochs: Epochs) -> Iterator[Any]:
         """Yield the same elements."""
+        # Opened in the thread, which closes it: no other may close a running generator.
         return prefetched(lambda: opened(skip, epochs), self.n_ahead)
 
 
@@ -235,6 +239,7 @@ def stack(rows: Sequence[Any]) -> Any:
                 )
         return tuple(stack(parts) for parts in zip(*rows, strict=True))
     if isinstance(first, Tensor):
+        # (n_rows, ...)
         return torch.stack(list(rows))
     try:
         return as_array(rows)
@@ -309,6 +314,7 @@ def prefetched(
         try:
             with opened() as elements:
                 while slots.acquire() and not stopped.is_set():
+                    # Behind the slot, so that no more than `n_ahead` are ever computed.
                     element = next(elements, _END)
                     ready.put((element, None))
                     if element is _END:

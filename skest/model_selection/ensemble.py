@@ -134,6 +134,7 @@ class EnsembleClassifier(_Ensemble, VotingClassifier):
     def _collect_probas(self, X: Any) -> Any:
         # Of float32 members: metrics of scikit-learn want sums as near 1 as the type is.
         found = np.asarray(super()._collect_probas(X), dtype=np.float64)
+        # (n_members, n_rows, n_classes)
         return found / found.sum(axis=-1, keepdims=True)
 
 
@@ -258,6 +259,7 @@ def greedy_counts(
     for n in range(1, n_rounds + 1):
         # With replacement, and from nothing on (Caruana et al., section 2.1).
         scores = [score((total + own) / n) for own in predictions]
+        # The first of equal ones: candidates keep the order of the search.
         chosen = int(np.nanargmax(scores))
         total = total + predictions[chosen]
         counts = counts.copy()
@@ -314,6 +316,7 @@ def greedy_ensemble(
         return None, np.nan
     tests = [candidates[0][k]["test"] for k in splits]
     method = "predict" if classes is None else "predict_proba"
+    # (n_rows held out,) or (n_rows held out, n_classes), a candidate each.
     predictions = [
         np.concatenate(
             [
@@ -340,6 +343,7 @@ def greedy_ensemble(
 
     counts = greedy_counts(predictions, score, n_rounds)
     mean = np.average(predictions, axis=0, weights=counts)
+    # Rows of the splits lie one behind the other in the predictions.
     ends = np.cumsum([0, *map(len, tests)])
     by_split = [np.nan]
     if judge is not None:
@@ -354,6 +358,7 @@ def greedy_ensemble(
             members.append((f"candidate {i}, split {k}", model))
             weights.append(float(counts[i]))
     kind = EnsembleRegressor if classes is None else EnsembleClassifier
+    # The fit trains nothing: it learns the classes.
     return kind(members, weights=weights).fit(X, y), float(np.mean(by_split))
 
 

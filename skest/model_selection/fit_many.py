@@ -88,6 +88,7 @@ def fit_many(
             "'estimators' must be a sequence of estimators; got one, a "
             f"{type(estimators).__name__}. Put it into a list, or call its fit."
         )
+    # Here, for errors of constructors, and once: workers get what is to be fitted.
     clones = [clone(estimator) for estimator in estimators]
     if on_error not in ("raise", "return"):
         raise ValueError(f"'on_error' must be 'raise' or 'return'; got {on_error!r}.")
@@ -133,6 +134,7 @@ def _fit(estimator: Any, data: Mapping[str, Any], rows: Any, on_error: str) -> A
         if rows is not None:
             data = {name: _indexed(values, rows) for name, values in data.items()}
         return estimator.fit(**data)
+    # Returned, so that the other processes go on.
     except Exception as error:
         if on_error == "raise":
             raise
@@ -149,6 +151,7 @@ def _checked_rows(rows: Sequence[Any], data: Mapping[str, Any]) -> list[Any]:
     """Return row numbers as arrays; rows that are not there are refused."""
     parts = [v.values() if isinstance(v, Mapping) else [v] for v in data.values()]
     check_consistent_length(*(column for part in parts for column in part))
+    # Of the first column, or of the table itself.
     n_rows = _num_samples(next(iter(parts[0])))
     found: list[Any] = []
     for i, own in enumerate(rows):

@@ -47,6 +47,7 @@ class SearchProgress(Listener):
     def line(self, text: str) -> None:
         """Say something, if it is time to."""
         now = time.monotonic()
+        # Ever more seldom, so that a night's search fills no screen.
         if now - self._told > max(_FIRST, _SHARE * (now - self._began)):
             self.tell()
 
@@ -70,6 +71,7 @@ class SearchProgress(Listener):
         spent, n_left = now - self._began, self._n_fits - self._n_fitted
         if self._n_fitted and n_left:
             left = spent / self._n_fitted * n_left
+            # The time limit may come first.
             left = min(left, max(0.0, self.end - time.time()))
             parts.append(f"about {duration(left)} left")
         else:
@@ -84,6 +86,7 @@ class SearchProgress(Listener):
             if task.result is None or (given and UNFINISHED in task.result):
                 return None
             score = task.result.get("test_scores", np.nan) if given else np.nan
+            # With several scorers.
             if isinstance(score, Mapping):
                 score = score.get(self._name or next(iter(score)), np.nan)
             found.append(score)

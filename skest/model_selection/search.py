@@ -43,6 +43,7 @@ def _constructor(**changed: Any) -> Callable[[type], type]:
     """
 
     def decorate(cls: Any) -> Any:
+        # The search of scikit-learn.
         base = cls.__mro__[cls.__mro__.index(_Search) + 1]
         inherited = [
             p.replace(default=changed.get(p.name, p.default))
@@ -57,6 +58,7 @@ def _constructor(**changed: Any) -> Callable[[type], type]:
         def construct(self: Any, *args: Any, **kwargs: Any) -> None:
             given = signature.bind(self, *args, **kwargs)
             given.apply_defaults()
+            # scikit-learn's constructor knows nothing of them.
             vars(self).update({n: given.arguments.pop(n) for n in _ADDED_DEFAULTS})
             base.__init__(*given.args, **given.kwargs)
 
@@ -179,6 +181,7 @@ class _Search:
                 f"The search has ended early ({why}): cv_results_ has "
                 f"{len(done)} of {len(candidate_params)} candidates."
             )
+        # Of a halving search it is called for each round with all rounds so far.
         self._members = [by_candidate[i] for i in done]
         more = {k: [v[i] for i in done] for k, v in (more_results or {}).items()}
         return super()._format_results(  # type: ignore[misc]
@@ -200,6 +203,7 @@ class _Search:
             judge = judge[name]
         scorer = None if by_loss else judge
         rounds = _ROUNDS if self.ensemble is True else int(self.ensemble)
+        # As the search itself has done: labels may be a list.
         X, y = indexable(X, y)
         try:
             ensemble, score = greedy_ensemble(
@@ -306,10 +310,9 @@ class _HalvingSearch(_Search):
     max_resources: int | str
 
     def _resource_to_go_on(self) -> str:
-        last = self.estimator
         name = "max_iter"
-        if isinstance(last, Pipeline):
-            name = f"{last.steps[-1][0]}__max_iter"
+        if isinstance(self.estimator, Pipeline):
+            name = f"{self.estimator.steps[-1][0]}__max_iter"
         return self.resource if self.resource == name else ""
 
     def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:

@@ -108,6 +108,7 @@ class Tasks(ParallelBackendBase):
         own = np.inf if time_limit is None else time.time() + time_limit
         self._end = min(own, self._outer.end)
         self._waiting: list[Task] = []
+        # By candidate and split: the estimator, and the epochs that it has.
         self._trained: dict[Any, tuple[Any, int]] = {}
         self._example: Any = None
         #: Why it has stopped, if it has.
@@ -205,6 +206,7 @@ class Tasks(ParallelBackendBase):
     def _finish(self, task: Task, result: Any) -> None:
         if result is None:
             raise OutOfTime
+        # Any result shows what keys those of tasks left out must have.
         self._example = task.result = result
         if self._keep:
             result["test"] = task.given["test"]
@@ -229,6 +231,7 @@ class Tasks(ParallelBackendBase):
         """Give a task that was not done a result that says so, or raise the reason."""
         if self._example is None or not self._partial:
             raise self.nothing_done()
+        # Scores of NaN, as those of fits that failed.
         none = {
             key: dict.fromkeys(v, np.nan) if isinstance(v, dict) else np.nan
             for key, v in self._example.items()
@@ -267,6 +270,7 @@ def _copied(estimator: Any) -> Any:
 
 def _go_on(call: Callable[[], Any], estimator: Any, resource: str, n_more: int) -> Any:
     """Run a call whose estimator is fitted already, and is for so many more epochs."""
+    # With the name of the step in a pipeline, if there is one.
     switch = resource.removesuffix("max_iter") + "warm_start"
     fit = estimator.fit
 

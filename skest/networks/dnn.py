@@ -111,6 +111,7 @@ class BatchNorm(nn.Module):
             mean, variance = self.running_mean, self.running_var
             return F.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
         with torch.no_grad():
+            # (num_features,) each; correction=0 is the biased variance.
             variance, mean = torch.var_mean(x, dim=0, correction=0)
             self.running_mean.lerp_(mean, 1 - self.momentum)
             self.running_var.lerp_(variance, 1 - self.momentum)
@@ -161,9 +162,11 @@ class Dropout(nn.Module):
             kept = torch.empty_like(x).bernoulli_(1 - self.p, generator=self.generator)
             return x * kept.div_(1 - self.p)
         # Bernoulli draws would take as long as a layer; these cost a third.
+        # Four elements a draw.
         words = torch.empty(-(-x.numel() // _PER_WORD), dtype=torch.int64)
         words.random_(-(2**63), None, generator=self.generator)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        # Of 2**16 values, how many keep an element: neither none nor all.
         n_kept = min(max(1, round(_N_VALUES * (1 - self.p))), _N_VALUES - 1)
         # Bits below the bound become -1, others 0; comparisons take several times as long.
         # As integers: bfloat16 rounds the bound and the number below it to the same.
@@ -310,7 +313,9 @@ class DNN(nn.Module):
         if self.member_scales is not None:
             scales = self.member_scales
             # To the hidden layers, rows of members are rows as any.
+            # (n_members, n_rows, n_inputs) to (n_members * n_rows, n_inputs).
             x = (x * scales.unsqueeze(1)).view(-1, scales.shape[1])
+        # To look an attribute up in a module takes longer than in a dictionary.
         modules = self._modules
         for i in range(self.n_hidden):
             x = self.activation(modules[f"hidden_{i}"](x))  # type: ignore[misc]
@@ -319,6 +324,7 @@ class DNN(nn.Module):
                 layer = modules.get(f"{kind}_{i}")
                 x = x if layer is None else layer(x)
         if self.member_scales is not None:
+            # (n_members, n_rows, hidden_units[-1])
             x = x.view(len(self.member_scales), -1, x.shape[1])
         return x
 
@@ -345,8 +351,10 @@ class MemberLinear(nn.Module):
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_members, n_in, n_out, dtype=dtype))
+        # The 1 is for the rows.
         self.bias = nn.Parameter(torch.empty(n_members, 1, n_out, dtype=dtype))
         if initialize:
+            # One by one: Glorot's bounds are those of a single map.
             for weight in self.weight:
                 nn.init.xavier_uniform_(weight, generator=generator)
             nn.init.zeros_(self.bias)
@@ -366,6 +374,7 @@ class _Linear(nn.Linear):
     """
 
     def __init__(self, n_in: int, n_out: int, dtype: torch.dtype | None) -> None:
+        # Not that of Linear, which draws.
         nn.Module.__init__(self)
         self.in_features, self.out_features = n_in, n_out
         self.weight = nn.Parameter(torch.empty(n_out, n_in, dtype=dtype))
@@ -439,6 +448,7 @@ class Combined(nn.Module):
             for name, network in (("linear", self.linear), ("dnn", self.dnn))
             if network is not None
         ]
+        # Broadcast: (n_members, n_rows, k) of the DNN, (n_rows, k) of the other.
         logits = sum(parts[1:], start=parts[0])
         if self.mean_logits is None or self.training:
             return logits

@@ -84,6 +84,7 @@ class RNN(nn.Module):
         self.context = context
         inputs = [sequence] if context is None else [sequence, context]
         n_inputs: Any = sum(module.out_features for module in inputs)
+        # Layers of torch have one width for all: here each is a layer of its own.
         self._layers = [f"{cell_type}_{i}" for i in range(len(units))]
         for name, n_in, n_out in zip(
             self._layers, [n_inputs, *units], units, strict=False
@@ -116,12 +117,14 @@ class RNN(nn.Module):
         """Return the state after the last step, of shape (n_rows, units[-1])."""
         steps, lengths = self.sequence(features["sequence"])
         if self.context is not None:
+            # (n_rows, 1, n_context), beside (n_rows, n_steps, n_features).
             context = self.context(features["context"]).unsqueeze(1)
             steps = torch.cat([steps, context.expand(-1, steps.shape[1], -1)], dim=2)
         # Padding lies behind the steps, and can't change the state before it: it is
         # computed, and not looked at.
         for name in self._layers:
             steps, _ = self.get_submodule(name)(steps)
+        # (n_rows, 1, units[-1]): the place of the last step, for each unit.
         last = (lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, steps.shape[2])
         state = steps.gather(1, last).squeeze(1)
         # An empty sequence has the state before the first step.

@@ -141,6 +141,7 @@ class DualAscent(Optimizer):
         """Load a state, as in torch.optim."""
         without_dynamo(Optimizer.load_state_dict)(self, dict(state_dict))
         # It casts slots to the type of their parameter, which would spoil these.
+        # Parameters are numbers in a state.
         first = state_dict["param_groups"][0]["params"][0]
         saved = state_dict["state"].get(first, {})
         for name in self.free_slots & saved.keys():
@@ -155,6 +156,7 @@ class DualAscent(Optimizer):
             If a weight is negative.
         """
         weights = examples.weights
+        # With a negative one the objective may have no minimum.
         if weights is not None and bool((weights < 0).any()):
             raise ValueError(
                 "Dual coordinate ascent needs weights of examples >= 0, got "
@@ -223,14 +225,18 @@ class DualAscent(Optimizer):
         slots = [self.state[param][_SUM] for param in self._params]
         # Of a parameter that is looked up, only the rows that the batch touches.
         found = [
-            ids.clamp(min=0).unique(return_inverse=True) for ids in batch.looked_up
+            # -1 becomes row 0, with a factor of 0.
+            ids.clamp(min=0).unique(return_inverse=True)
+            for ids in batch.looked_up
         ]
         rows = [None] * (len(slots) - len(found)) + [touched for touched, _ in found]
         old = [s if r is None else s[r] for s, r in zip(slots, rows, strict=True)]
+        # (n_columns,): the first parameters, and what is touched of the others.
         sums = _float64(torch.cat([part.ravel() for part in old]))
         positions = duals.positions(batch.ids)  # makes room for the new ones
         factors = _factors(batch, [local for _, local in found], len(sums))
         _ascend(sums, duals.values, positions, factors, batch, group)
+        # Back to the type and device of the parameters.
         new = torch.from_numpy(sums).to(slots[0])
         sizes = [part.numel() for part in old]
         for targets, values in ((slots, new), (self._params, self._weights(new))):
@@ -247,6 +253,7 @@ class _Duals:
     def __init__(self, ids: Tensor | None, duals: Tensor | None) -> None:
         self._ids = np.empty(0, np.int64) if ids is None else ids.numpy()
         self.values = np.empty(0) if duals is None else duals.numpy()
+        # A dictionary and no search in an array: ids come in any order.
         self._position = {id_: i for i, id_ in enumerate(self._ids.tolist())}
 
     def positions(self, ids: Tensor) -> list[int]:
@@ -254,6 +261,7 @@ class _Duals:
         known = self._position
         found = [known.setdefault(id_, len(known)) for id_ in ids.tolist()]
         if len(known) > len(self._ids):
+            # Doubled, so that n examples are copied fewer than 2 n times.
             size = max(len(known), 2 * len(self._ids))
             self._ids = _enlarged(self._ids, size)
             self.values = _enlarged(self.values, size)
@@ -284,6 +292,7 @@ def _factors(batch: Examples, local: Sequence[Tensor], n_columns: int) -> csr_ar
     Factors of an element that an example looks up twice are added.
     """
     n_rows, start = batch.dense.shape
+    # (n_rows, n_elements), then (n_rows, n_values) for each look-up.
     columns = [torch.arange(start).expand(n_rows, start)]
     factors = [batch.dense.cpu().double()]
     given = batch.factors or [None] * len(local)
@@ -291,12 +300,15 @@ def _factors(batch: Examples, local: Sequence[Tensor], n_columns: int) -> csr_ar
         columns.append(places.cpu() + start)
         ones = (ids >= 0).cpu().double()
         factors.append(ones if factor is None else ones * factor.cpu().double())
+        # `places` number the touched elements without a gap.
         start = int(columns[-1].max()) + 1
     indices, data = torch.cat(columns, dim=1), torch.cat(factors, dim=1)
+    # (n_rows + 1,): all rows have as many entries, some of them zero.
     ends = np.arange(0, data.numel() + 1, data.shape[1])
     matrix = csr_array(
         (data.ravel().numpy(), indices.ravel().numpy(), ends), shape=(n_rows, n_columns)
     )
+    # So that `_ascend` may write to its columns at once.
     matrix.sum_duplicates()
     return matrix
 
@@ -315,6 +327,7 @@ def _ascend(
     weights = np.ones_like(labels) if batch.weights is None else _float64(batch.weights)
     indices, data = factors.indices, factors.data
     # Every row has entries, zero or not; of an empty one reduceat would take the next.
+    # (n_rows,): the squared norm of each example.
     squares = np.add.reduceat(data * data, factors.indptr[:-1])
     _check_repeated(positions, labels, squares)
     bounds = factors.indptr.tolist()
@@ -329,12 +342,14 @@ def _ascend(
         (weights * squares / l2).tolist(),
         strict=True,
     ):
+        # (n_entries,)
         columns, x = indices[start:stop], data[start:stop]
         current = sums[columns]
         # The clipped part is what the soft threshold takes away.
         shrunk = current - np.minimum(np.maximum(current, -l1), l1) if l1 else current
         score = float(shrunk @ x) / l2
         old = duals.item(position)
+        # In place: the next example sees the sums as this one leaves them.
         new = duals[position] = new_dual(label, score, old, curvature)
         sums[columns] = current + weight * (new - old) * x
 

@@ -25,6 +25,7 @@ def loss_of(closure: Callable[[], float] | None) -> float | None:
 
 # A wide model has a variable of one number for each of its columns: if they are some, an
 # operation on each of them takes longer than one on all, and copying them.
+# Variables, and elements of one.
 _FEWEST_JOINED, _MOST_JOINED = 8, 1_024
 
 _Slots = dict[str, list[Tensor]]
@@ -99,6 +100,7 @@ class Elementwise(Optimizer):
         return loss
 
     def _slots_of(self, params: list[Tensor]) -> _Slots:
+        # All parameters have the same slots.
         names = self.state[params[0]]
         return {name: [self.state[p][name] for p in params] for name in names}
 
@@ -106,6 +108,7 @@ class Elementwise(Optimizer):
         """Update parameters as one, which is a copy of them."""
         slots = self._slots_of(params)
         changed = [params, *slots.values()]
+        # (n_elements,) each, in lists of one, as `_apply` takes parameters.
         wholes = [[flatten_dense_tensors(tensors)] for tensors in changed]
         grads: Any = [p.grad for p in params]
         self._apply(
@@ -289,6 +292,7 @@ class Ftrl(Elementwise):
         # An element without any gradient so far may have 0 / 0, which shall be 0.
         tiny = [torch.finfo(tensor.dtype).tiny for tensor in denominators]
         torch._foreach_clamp_min_(denominators, tiny)
+        # To w' = (clip(z', -l1, l1) - z') / denominator.
         torch._foreach_copy_(params, linears)
         torch._foreach_clamp_min_(params, -l1)
         torch._foreach_clamp_max_(params, l1)
@@ -302,6 +306,7 @@ def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Te
     slope = accumulator.pow(-group["lr_power"]).add_(
         group["beta"] + 2 * group["l2"] * lr
     )
+    # With a slope of 0 the slot would stand for 0, whatever the weight.
     if lr == 0 or ((slope == 0) & (weight != 0)).any():
         raise ValueError(
             "Ftrl cannot keep the weights that it is given: no slot stands for them with "
@@ -312,6 +317,7 @@ def _linear_of(weight: Tensor, accumulator: Tensor, group: dict[str, Any]) -> Te
 
 
 def _foreach_power(tensors: list[Tensor], exponent: float) -> list[Tensor]:
+    # The default: a root takes less time than a power.
     if exponent == 0.5:
         return list(torch._foreach_sqrt(tensors))
     return list(torch._foreach_pow(tensors, exponent))
@@ -399,6 +405,7 @@ class ProximalAdagrad(Elementwise):
         torch._foreach_addcmul_(accumulators, grads, grads)
         rates = torch._foreach_rsqrt(accumulators)
         torch._foreach_mul_(rates, float(group["lr"]))  # a scheduler may keep a tensor
+        # To v; the penalties follow, a step of forward-backward splitting.
         torch._foreach_addcmul_(params, grads, rates, value=-1)
         if group["l1"]:
             # sign(v) max(|v| - limit, 0) is v less what of it lies within the limit.

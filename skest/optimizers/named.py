@@ -49,6 +49,7 @@ OPTIMIZERS: Mapping[str, NamedOptimizer] = MappingProxyType(
         "ftrl": NamedOptimizer(Ftrl, 0.001, {}),
         "momentum": NamedOptimizer(torch.optim.SGD, 0.01, {"momentum": 0.9}),
         "proximaladagrad": NamedOptimizer(ProximalAdagrad, 0.001, {}),
+        # Keras' rho of 0.9 is alpha here, for which torch has 0.99.
         "rmsprop": NamedOptimizer(
             torch.optim.RMSprop, 0.001, {"alpha": 0.9, "eps": 1e-7}
         ),
@@ -159,7 +160,7 @@ def make_optimizer(
             "optimizer=lambda params: torch.optim.Adam(params, lr=0.001)."
         )
     check_not_negative(weight_decay, "weight_decay", "an optimizer")
-    items, leaves = _listed(params)
+    items, leaves = _items_and_leaves(params)
     is_class = isinstance(optimizer, type) and issubclass(optimizer, Optimizer)
     takes_rate = is_class or isinstance(optimizer, str)
     # A callable was made with all it needs: a rate beside it would contradict its own.
@@ -292,7 +293,7 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def _listed(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
+def _items_and_leaves(params: ParamsT) -> tuple[list[Any], list[Tensor]]:
     """`params` as a list that can be read twice, and the parameters in it."""
     if isinstance(params, Tensor):
         raise TypeError("'params' must be an iterable of parameters, got one tensor.")
@@ -346,6 +347,7 @@ def _first_rate(
             "groups, but 'params' has groups with a rate of their own, 'lr'. Leave "
             "that out, or make several optimizers."
         )
+    # For the constructor of the class; `FunctionLR` sets it anew.
     return rate_at(learning_rate, 0)
 
 
@@ -370,8 +372,10 @@ def _from_class(
         cls = named.cls
         if learning_rate is None:
             learning_rate = named.learning_rate
+        # What the user says comes last, and counts.
         options = {**named.options, **_implementation(cls, leaves, options), **options}
     taken = inspect.signature(cls).parameters
+    # Such a class hands options on, and refuses them itself.
     takes_any = any(p.kind is p.VAR_KEYWORD for p in taken.values())
     unknown = sorted(set(options) - set(taken))
     if unknown and not takes_any:
@@ -397,6 +401,7 @@ def _implementation(
     cls: type[Optimizer], leaves: list[Tensor], options: dict[str, Any]
 ) -> dict[str, bool]:
     """Choose the fastest exact implementation on a CPU; elsewhere leave it to torch."""
+    # They always go over all tensors at once.
     if cls in (Ftrl, ProximalAdagrad) or options.keys() & IMPLEMENTATION_OPTIONS:
         return {}
     if any(leaf.device.type != "cpu" for leaf in leaves):

@@ -154,6 +154,7 @@ class RowSparse(Optimizer):
         loss = loss_of(closure)
         self._make_dense()
         whole = [group["params"] for group in self.param_groups]
+        # Rows of a step that failed half-way are not copied back.
         loans: list[_Loan] = []
         try:
             touched = self._touched_rows()
@@ -195,6 +196,7 @@ class RowSparse(Optimizer):
         for param in group["params"]:
             if param.grad is None or not param.grad.is_sparse:
                 params.append(param)
+            # A table whose gradient has no row takes no step: its counter stays.
             elif param in touched:
                 loan = self._gather(param, touched[param], group)
                 loans.append(loan)
@@ -204,6 +206,7 @@ class RowSparse(Optimizer):
     def _gather(self, table: Tensor, touched: _Touched, group: dict[str, Any]) -> _Loan:
         """Copy the touched rows of a table and of its slots."""
         ids, values = touched
+        # (n_ids, dimension), as the values are.
         rows = table.index_select(0, ids)
         rows.grad = values
         if table in self.state:
@@ -220,6 +223,7 @@ class RowSparse(Optimizer):
             for _, param in self._members()
             if self._touches_rows(param)
         }
+        # One sum for all tables of one width.
         alike: dict[Any, list[Tensor]] = defaultdict(list)
         for table, (_, values) in touched.items():
             # Coalesced, every id stands once, and there is nothing to add up.
@@ -260,8 +264,10 @@ class RowSparse(Optimizer):
         numbers = torch.arange(len(ids), dtype=torch.int32, device=ids.device)
         scratch = self._integers(ids.device).index_copy_(0, ids, numbers)
         place = scratch.index_select(0, ids).long()
+        # Each sum in the row of one of its ids; the other rows stay zero.
         sums = torch.zeros_like(values).index_add_(0, place, values)
         lengths = [len(rows.ids) for rows in touched.values()]
+        # Back to (n_ids, dimension), with the same sum for equal ids.
         parts = sums.index_select(0, place).split(lengths)
         return {
             table: rows._replace(values=part)
@@ -271,6 +277,7 @@ class RowSparse(Optimizer):
     def _room(self) -> int:
         """Return for how many rows there is an integer; tables share it if they fit."""
         sizes = [len(param) for _, param in self._members() if param.ndim]
+        # At least the largest table: it is summed by itself if need be.
         return max(max(sizes), min(sum(sizes), _ROWS_TOGETHER))
 
     def _integers(self, device: torch.device) -> Tensor:
@@ -290,6 +297,7 @@ class RowSparse(Optimizer):
         """Copy updated rows and slots into the table and its slots."""
         slots = self.state.get(loan.rows, {})
         kept = self.state.get(loan.table, {})
+        # In the first step of a table.
         new = {n: s for n, s in slots.items() if n not in kept}
         if new:
             kept.update(self._allocate(new, loan))
@@ -314,6 +322,7 @@ class RowSparse(Optimizer):
                 )
         if not any(_is_like(slot, loan.rows) for slot in slots.values()):
             return slots
+        # (1, dimension)
         initial = slots_of_zeros(self.inner, loan.group, loan.rows[:1])
         return {
             name: initial[name].expand_as(loan.table).contiguous()
@@ -330,6 +339,7 @@ def slots_of_zeros(
     probe = torch.zeros_like(like, requires_grad=True)
     probe.grad = torch.zeros_like(probe)
     groups = rule.param_groups
+    # The rule itself, since nobody knows what its constructor took.
     rule.param_groups = [{**group, "params": [probe]}]
     try:
         rule.step()
@@ -448,6 +458,7 @@ def take_step(optimizer: Optimizer) -> None:
     >>> weight.data
     tensor([-0.5000, -0.5000])
     """
+    # Of the class: torch wraps it when the first optimizer of a class is made.
     step = type(optimizer).step
     # Others may have wrapped the function of the class once more.
     is_marking = getattr(step, "__code__", None) is _MARKING
@@ -476,5 +487,6 @@ def _step_unmarked(optimizer: Optimizer, step: Callable[..., Any]) -> None:
     if plain is step:
         step(optimizer)
     else:
+        # As the layer that is left out does it, also for `differentiable`.
         with torch.set_grad_enabled(optimizer.defaults["differentiable"]):
             plain(optimizer)

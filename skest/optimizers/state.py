@@ -166,6 +166,7 @@ def load_named_state(
         if slots:
             state[position] = slots
     # Both past a guard that imports torch's compiler.
+    # Groups of numbers in place of parameters, in the order of `members`.
     packed = without_dynamo(type(optimizer).state_dict)(optimizer)["param_groups"]
     for group, saved in zip(packed, scalars["param_groups"], strict=True):
         set_group_options(group, saved["options"])
@@ -225,6 +226,7 @@ def _named_groups(
     optimizer: Optimizer, named_parameters: NamedParameters
 ) -> list[dict[str, Tensor]]:
     """Parameter groups of an optimizer, each as {name: parameter}."""
+    # Tensors are hashed by identity.
     names = {param: name for name, param in dict(named_parameters).items()}
     for param in (p for group in optimizer.param_groups for p in group["params"]):
         if param not in names:
@@ -301,6 +303,7 @@ def from_json(value: Any, current: Any) -> Any:
     kind: Any = type(current)
     if isinstance(current, Tensor):
         return torch.full_like(current, value)
+    # Keys that are no strings came back as pairs.
     if isinstance(current, Mapping):
         items = dict(value).items()
         return kind({key: from_json(item, current.get(key)) for key, item in items})
@@ -335,6 +338,7 @@ def _differences(
         problems += [f"unexpected{place}: {n!r}" for n in names if n not in group]
         for name in [n for n in group if n in names]:
             kept = optimizer.state.get(group[name], {})
+            # Of rules that make their slots before the first step, as Adagrad and Ftrl.
             shapes = {s: v.shape for s, v in kept.items() if isinstance(v, Tensor)}
             for slot in {**shapes, **dict.fromkeys(scalars["slots"].get(name, ()))}:
                 key = f"{name}/{slot}"

@@ -175,6 +175,6 @@ def test_the_error_of_a_gpu_keeps_its_type():
     match = r"of cuda:1 is at its end with batches of 5 rows and 0 weights; .*1 GiB"
     with (
         pytest.raises(torch.OutOfMemoryError, match=match),
-        explained_out_of_memory(5, torch.device("cuda:1"), None),
+        explained_out_of_memory(5, torch.device("cuda:1"), nn.Module()),
     ):
         raise torch.OutOfMemoryError("tried to allocate 1 GiB")

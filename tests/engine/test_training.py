@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import copy
+import functools
 import math
 
 import numpy as np
@@ -12,7 +13,13 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
-from skest.engine.loop import clip_gradients, scalar_loss, train_loop, train_step
+from skest.engine.loop import (
+    Replica,
+    clip_gradients,
+    scalar_loss,
+    train_loop,
+    train_step,
+)
 from skest.hooks import Hook, Run
 from tests._models import squared_loss
 
@@ -73,7 +80,8 @@ def test_gradients_can_be_changed_between_backward_and_update():
         network = copy.deepcopy(start)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.25)
         spec = make_spec(network=network, optimizer=optimizer)
-        train_loop(Run(spec, RunConfig()), make_batches(1), hooks)
+        step = functools.partial(train_step, spec)
+        train_loop(Run(spec, RunConfig()), make_batches(1), hooks, step, Replica())
         moved.append(network.weight.detach() - start.weight.detach())
     torch.testing.assert_close(moved[1], moved[0] / 2)
 
@@ -102,7 +110,8 @@ def test_ctrl_c_between_two_lines_leaves_no_step_that_is_half_noted():
             return losses[-1]
 
         try:
-            train_loop(run, iter(3 * [(torch.ones(4, 2), torch.zeros(4))]), [], step)
+            batches = iter(3 * [(torch.ones(4, 2), torch.zeros(4))])
+            train_loop(run, batches, [], step, Replica())
         except KeyboardInterrupt:
             n_inside += run.in_step
         else:

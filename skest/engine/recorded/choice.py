@@ -76,9 +76,11 @@ def make_step(
     """
     eager = halves.eager(spec)
     is_asked_for = execution == "graph"
+    # `n_steps` is an upper bound: hooks may stop before.
     is_short = n_steps is not None and n_steps < _WORTH_RECORDING
     if execution == "eager" or (is_short and not is_asked_for):
         return eager
+    # Who leaves it to "auto" need not know.
     report = _logger.warning if is_asked_for else _logger.info
     reason = _obstacle_in_steps(spec, hooks)
     if reason is None and not is_asked_for:
@@ -173,9 +175,11 @@ def reason_to_stay_eager(
     >>> reason_to_stay_eager(spec, [spec.loss])
     'a parameter has hooks for its gradient'
     """
+    # From what is quick to find to what takes a walk through all that a step calls.
     if (reason := _obstacle(spec)) is not None:
         return reason
     for parameter in trained_parameters(spec):
+        # They are Python in the middle of the backward pass.
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return "a parameter has hooks for its gradient"
     for rule in _rules(spec):
@@ -206,7 +210,8 @@ def _obstacle(spec: EstimatorSpec) -> str | None:
     """Tell why a model cannot be recorded even if somebody asks for it."""
     if has_hooks_of_all_modules():
         return "hooks are registered for all modules"
-    for module in (spec.network or nn.Module()).modules():
+    for module in spec.network.modules():
+        # By `module.compile()` and by `torch.compile(module)`.
         if module._compiled_call_impl is not None or "_orig_mod" in module._modules:
             # What compiled code does is no sequence of operations that could be seen.
             return "torch.compile was called for a module"
@@ -234,6 +239,7 @@ def _is_update_fixed(
         and all(map(_is_known, (*_rules(spec), *_code_around(spec, hooks))))
         and not any(isinstance(hook, LRScheduleHook) for hook in hooks)
         and not any(map(has_step_hooks, _rules(spec)))
+        # Last, because it changes the optimizers.
         and keep_rates_in_tensors(spec.lr_schedulers)
     )
 
@@ -252,6 +258,7 @@ def _is_known(part: Any) -> bool:
         return True
     origin = getattr(part, "__module__", None) or ""
     is_of_torch = isinstance(part, _FUNCTIONS) and origin.partition(".")[0] == "torch"
+    # The mark of what torch.compile returns for a function.
     return is_of_torch and not hasattr(part, "_torchdynamo_orig_callable")
 
 
@@ -260,6 +267,7 @@ def _code_around(spec: EstimatorSpec, hooks: Iterable[Hook]) -> Iterator[Any]:
     yield from spec.lr_schedulers
     for hook in hooks:
         yield hook
+        # Those of a `CheckpointSaverHook`.
         yield from getattr(hook, "listeners", ())
         # Methods that were replaced.
         yield from [v for name, v in vars(hook).items() if hasattr(Hook, name)]
@@ -269,16 +277,16 @@ def _code_of(
     spec: EstimatorSpec, called: Iterable[Callable[..., Any] | None]
 ) -> Iterator[Any]:
     """Yield modules, functions and optimizers that take part in a step."""
-    for module in (spec.network or nn.Module()).modules():
+    for module in spec.network.modules():
         yield module
         for value in vars(module).values():
             for item in value if isinstance(value, list | tuple) else [value]:
                 if callable(item) and not isinstance(item, _NO_FUNCTIONS):
                     yield from _functions(item)
-        for hooks in (module._forward_hooks, module._forward_pre_hooks):
-            yield from hooks.values()
-        for hooks in (module._backward_hooks, module._backward_pre_hooks):
-            yield from hooks.values()
+        yield from module._forward_hooks.values()
+        yield from module._forward_pre_hooks.values()
+        yield from module._backward_hooks.values()
+        yield from module._backward_pre_hooks.values()
     for function in called:
         if function is not None:
             yield from _functions(function)
@@ -287,11 +295,13 @@ def _code_of(
 
 def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield a function, the object that it is a method of, and the functions in that."""
+    # What is bound to it is not looked at.
     if isinstance(part, functools.partial):
         part = part.func
     yield part
     seen = set() if seen is None else seen
     owner = getattr(part, "__self__", part)
+    # Built-in functions have their module as `__self__`.
     if isinstance(owner, type | ModuleType) or not hasattr(owner, "__dict__"):
         return
     if id(owner) in seen:  # it holds a method of its own
@@ -301,5 +311,6 @@ def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield owner
     for value in vars(owner).values():
         for item in value if isinstance(value, list | tuple) else [value]:
+            # Heads are not callable, but call the losses of users that they hold.
             if callable(item) or hasattr(type(item), "compute_loss"):
                 yield from _functions(item, seen)

@@ -2,7 +2,7 @@
 """`CudaGraphProgram`: a recorded step that the driver repeats as one CUDA graph."""
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -74,6 +74,7 @@ class CudaGraphProgram:
     ) -> None:
         self._program = Program(inputs, calls, outputs, kept, storages)
         self.places = self._program.places
+        # Known before the first step: warm-ups would be for nothing.
         self.obstacle = reason_not_to_capture(inputs, calls)
         self._n_outputs = len(outputs)
         self._warm_ups_left = _WARM_UPS
@@ -89,6 +90,7 @@ class CudaGraphProgram:
             if self._warm_ups_left:
                 self._warm_ups_left -= 1
                 return self._on_side_stream(inputs)
+            # Capturing computes nothing, so that this batch is replayed as all others.
             if self._graph is None:
                 self._capture(inputs)
             if self.obstacle is not None:
@@ -123,12 +125,14 @@ class CudaGraphProgram:
                 self._returned = self._program(*self._inputs)
         except RuntimeError as error:
             self.obstacle = f"{type(error).__name__} when a step was captured"
+            # Memory of a graph that is not there would never be given back.
             self._inputs, self._returned = [], ()
         else:
             self._graph = graph
 
     def _replayed(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         for own, given in zip(self._inputs, inputs, strict=True):
+            # Ordered by the stream before the graph that reads it.
             own.copy_(given, non_blocking=True)
         self._graph.replay()
         # Losses live longer than a step: hooks read several at once, to wait only once.
@@ -166,7 +170,8 @@ def reason_not_to_capture(inputs: Sequence[Value], calls: Sequence[Call]) -> str
     >>> reason_not_to_capture(recorder.recording.inputs, recorder.recording.calls)
     'it computes on cpu'
     """
-    tensors = [value.tensor for value in _values(inputs, calls)]
+    of_calls = [v for call in calls for v in (*call.arguments, *call.results)]
+    tensors = [value.tensor for value in (*inputs, *of_calls)]
     # Adam counts on the CPU unless it is fused or capturable: that would stand still.
     others = {str(t.device) for t in tensors if t.device.type != "cuda"}
     if others:
@@ -179,10 +184,3 @@ def reason_not_to_capture(inputs: Sequence[Value], calls: Sequence[Call]) -> str
         if any(isinstance(argument, torch.Generator) for argument in arguments):
             return f"'{call.function.name()}' draws from a generator of its own"
     return None
-
-
-def _values(inputs: Sequence[Value], calls: Iterable[Call]) -> Iterator[Value]:
-    yield from inputs
-    for call in calls:
-        yield from call.arguments
-        yield from call.results

@@ -99,8 +99,10 @@ class Inference:
                 self._stay_eager(str(error))
             else:
                 options = None if option is None else tuple(option)
+                # Autocast changes what the operations are, and no tensor tells.
                 key = (kind, options, _autocast_to(tensors))
                 program = self._programs.get(key)
+                # None stands for a kind that cannot be recorded.
                 if program is not None and program.takes(tensors):
                     self.n_replayed += 1
                     return program(tensors)
@@ -117,10 +119,12 @@ class Inference:
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
         elif self._seen[key] > self._eager_calls:
+            # Asked late: it walks through all code of the model.
             reason = self._refusal() if self._refusal and not self._programs else None
             if reason is not None:
                 self._stay_eager(reason)
             else:
+                # Threads that record one kind at once waste time, no more.
                 self._programs[key] = self._recorded(tensors, data, option, result)
         return result
 
@@ -141,6 +145,7 @@ class Inference:
 
     def _stay_eager(self, reason: str) -> None:
         _logger.debug("Not replayed: %s.", reason)
+        # In this order, or another thread would prepare what is forgotten below.
         self._is_eager = True
         self._programs = {}
 
@@ -154,6 +159,7 @@ class _RowProgram:
 
     def takes(self, tensors: Sequence[Tensor]) -> bool:
         """Tell whether tensors of the right kinds have rows, and as many of them."""
+        # The kind of a batch leaves the number of rows out.
         shape = tensors[0].shape[:1]
         return bool(shape.numel()) and all([t.shape[:1] == shape for t in tensors])
 
@@ -211,15 +217,14 @@ def _program(recorder: Recorder, outputs: list[Value], n_rows: int) -> Program:
     size = Value(torch.empty(0), "input")  # the number of rows, wherever it occurs
     calls = []
     for call in rewritten(recording.calls):
+        # A size made of it, as rows times columns, stays a number: the programs differ.
         args, kwargs = map_leaves(
             (call.args, call.kwargs), int, lambda i: size if i == n_rows else i
         )
         calls.append(Call(call.function, args, kwargs, call.returned))
     storages = Storages(calls)
     # Of tables that nobody trains any more, a sum over rows is taken once.
-    calls, outputs = simplified(
-        *(calls, outputs, storages), shapes_are_fixed=False, constants_stay=True
-    )
+    calls, outputs = simplified(calls, outputs, storages, is_training=False)
     _check_repeatable(calls, outputs, storages)
     inputs = [*recording.inputs, size]
     return Program(inputs, calls, outputs, [], storages, reserve=False)
@@ -233,6 +238,7 @@ def _check_repeatable(
         if call.is_random or changed:
             raise NotRecordableError(f"'{call.function.name()}' has a lasting effect")
     # The caller owns what it gets, and may write to it.
+    # Two results in one memory would change together.
     roots = {storages.root(value) for value in outputs}
     if len(roots) < len(outputs) or any(root.kind != "result" for root in roots):
         raise NotRecordableError("results share memory, with others or the variables")
@@ -257,6 +263,7 @@ def _are_equal(first: Any, second: Any) -> bool:
         return _layout(first) == _layout(second) and (
             first.data_ptr() == second.data_ptr() or torch.equal(first, second)
         )
+    # 1 and True are equal, but not as arguments of an operation.
     return type(first) is type(second) and bool(first == second)
 
 

@@ -102,6 +102,7 @@ class Program:
         with torch.no_grad():
             for position, call in enumerate(calls):
                 writer.add(position, call)
+            # Sparse gradients, for example, are new tensors in every step.
             others = [value for value in kept if not writer.is_static(value)]
             returned = [*outputs, *dict.fromkeys(others)]
             self.source = writer.source(returned)
@@ -111,6 +112,7 @@ class Program:
             ]
         self.constants = writer.constants
         namespace = dict(writer.constants)
+        # Code and no loop over calls: values are local variables, the fastest ones.
         exec(compile(self.source, "<step of skest>", "exec"), namespace)
         # In its own namespace it would be alive, with its memory, until garbage is sought.
         self._step: Callable[..., tuple[Tensor, ...]] = namespace.pop("step")
@@ -151,7 +153,9 @@ class _Writer:
         self._arena = Arena()
         self._reserved: dict[Value, Tensor] = {}
         # The caller keeps these, while the next step writes over what is reserved.
+        # Losses above all: hooks keep several, to wait for a device once.
         self._never_reserved = {storages.root(value) for value in outputs}
+        # By root, as all that is about memory here.
         self._last_uses = last_uses(calls, [*outputs, *kept], storages)
         self._variables: dict[Value, list[str]] = defaultdict(list)
 
@@ -217,6 +221,7 @@ class _Writer:
         if not call.results or not all(map(self._can_be_reserved, call.results)):
             return False
         result = call.results[0]
+        # A result of rows (reduction="none") has its size already.
         if call.function in _RESIZED and not result.tensor.ndim:
             return False
         out = out_variant(call.function, result.tensor.device.type)
@@ -258,6 +263,7 @@ class _Writer:
                 continue
             if root in self._reserved:
                 self._arena.give_back(self._reserved.pop(root))
+            # Reserved results have none: their tensors are constants of the code.
             names = self._variables.pop(root, None)
             if names:
                 # As early as an eager step lets go of it, so that the peak of memory is
@@ -320,6 +326,7 @@ class _Writer:
     def _constant(self, data: Any) -> str:
         if data is None or isinstance(data, bool | int):
             return repr(data)
+        # Floats, too: their text would not give nan and inf back.
         name = self._constant_names.setdefault(id(data), f"c{len(self.constants)}")
         self.constants[name] = data  # which also keeps its id from being used again
         return name
@@ -380,6 +387,7 @@ def is_dense(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided or not tensor.numel():
         return False
     expected = 1
+    # By stride, from the dimension whose elements are next to each other.
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:
             return False
@@ -479,6 +487,7 @@ def out_variant(
         arguments = variant._schema.arguments
         outs = tuple(a.name for a in arguments if a.is_out)
         others = [(a.name, str(a.type)) for a in arguments if not a.is_out]
+        # Overloads differ in types: `sum` takes a number of a dimension or its name.
         if outs and others == wanted and _has_kernel(variant, device_type):
             # Functions of torch take the tensor to write into by this name.
             function = _in_torch(operation) if outs == ("out",) else None
@@ -495,6 +504,7 @@ def in_place_variant(operation: Any, device_type: str) -> Callable[..., Any] | N
     operation, device_type
         As for `out_variant`.
     """
+    # The backward pass of ReLU, which torch has no variant in place of.
     if operation is _aten.threshold_backward.default and device_type == "cpu":
         return _threshold_backward_
     variant = same_arguments(operation, f"{operation.overloadpacket.__name__}_")

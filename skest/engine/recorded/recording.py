@@ -98,10 +98,12 @@ class Call:
     def written(self) -> list[Value]:
         """The arguments that it changes."""
         arguments = _written_arguments(self.function)
+        # Most operations change nothing: asked for in every call of a recorded step.
         if not arguments:
             return []
         if self.function.overloadpacket in _BATCH_NORMS and not self.args[_IS_TRAINING]:
             return []
+        # A slice, so that an optional argument that was left out is no value.
         changed = [
             self.kwargs.get(name, self.args[position : position + 1])
             for position, name in arguments
@@ -194,6 +196,7 @@ class Recorder(DispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         if isinstance(func, HigherOrderOperator):  # torch.cond, or a scan
+            # Raised and not noted: this mode has no way to carry it out.
             message = f"'torch.{func.name()}' calls Python"
             raise NotRecordableError(message)
         if func is _MADE:
@@ -237,6 +240,7 @@ class Recorder(DispatchMode):
             self._note("numbers come from NumPy")
         made: Tensor = _MADE(tensor)
         source = Value(tensor.clone(), "constant")  # the other one may be changed
+        # A clone: the step may write to it, and the next one needs the numbers again.
         args, result = (source,), self._named(made, "result")
         self.recording.calls.append(Call(_aten.clone.default, args, {}, result))
         return made
@@ -327,6 +331,7 @@ def storage_of(tensor: Tensor) -> int | None:
     """Return what tensors that share memory have in common; None for sparse ones."""
     if tensor.layout != torch.strided:
         return None
+    # Not `data_ptr`, which is 0 for every empty tensor.
     return tensor.untyped_storage()._cdata
 
 
@@ -368,6 +373,7 @@ def kind_of_tensor(tensor: Tensor) -> Hashable:
 
 def kind_of_rows(tensor: Tensor) -> Hashable:
     """Return what batches have in common whose number of rows does not matter."""
+    # (n_rows, ...): what the program takes as fixed.
     return tensor.shape[1:], tensor.dtype, tensor.device, tensor.is_contiguous()
 
 

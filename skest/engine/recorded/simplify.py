@@ -72,6 +72,7 @@ class Storages:
                 for value in arguments
                 if (storage := storage_of(value.tensor)) is not None
             }
+            # Sparse tensors have no storage of their own; see `part_of_sparse`.
             for value in call.results:
                 storage = storage_of(value.tensor)
                 root = value if storage is None else by_storage.get(storage, value)
@@ -85,6 +86,7 @@ class Storages:
     def root(self, value: Value) -> Value:
         """Return the value that stands for all that share its memory."""
         root = self._roots.get(value, value)
+        # What a value was merged with may have been merged itself later.
         while root in self._merged:
             root = self._roots.get(self._merged[root], self._merged[root])
         return root
@@ -92,6 +94,7 @@ class Storages:
     def merge(self, value: Value, other: Value) -> None:
         """Let a value, and what shares its memory, be in the memory of another one."""
         if self.root(value) is not self.root(other):
+            # `_roots` stays as recorded: who writes where is asked in these terms.
             self._merged[value] = other
 
     def mark_written(self, value: Value) -> None:
@@ -121,6 +124,7 @@ class Storages:
             tensor.stride(),
             tensor.storage_offset(),
             tensor.dtype,
+            # Bits that torch resolves lazily: x and x.conj() have the same memory.
             tensor.is_conj(),
             tensor.is_neg(),
         )
@@ -186,8 +190,7 @@ def simplified(
     outputs: Sequence[Value],
     storages: Storages,
     *,
-    shapes_are_fixed: bool = True,
-    constants_stay: bool = False,
+    is_training: bool = True,
 ) -> tuple[list[Call], list[Value]]:
     """Return the calls that are needed for the outputs and for what the step changes.
 
@@ -199,10 +202,9 @@ def simplified(
         What shall be returned.
     storages : Storages
         Of `calls`.
-    shapes_are_fixed : bool, default=True
-        Whether the shapes are the recorded ones in every step.
-    constants_stay : bool, default=False
-        Whether what was there before, as variables, has the same numbers in every step.
+    is_training : bool, default=True
+        Whether it is a step of training, which changes variables and always has the
+        recorded shapes. Otherwise variables stay, and the number of rows may differ.
 
     Returns
     -------
@@ -212,7 +214,7 @@ def simplified(
     outputs : list of Value
         Which of the values left stands for each output.
     """
-    simplifier = _Simplifier(storages, shapes_are_fixed, constants_stay)
+    simplifier = _Simplifier(storages, is_training)
     left = [call for call in map(simplifier.simplified, calls) if call is not None]
     outputs = [simplifier.stands_for(value) for value in outputs]
     return _needed(left, outputs, storages), outputs
@@ -221,12 +223,9 @@ def simplified(
 class _Simplifier:
     """Goes through the calls once and replaces values by equal ones."""
 
-    def __init__(
-        self, storages: Storages, shapes_are_fixed: bool, constants_stay: bool
-    ) -> None:
+    def __init__(self, storages: Storages, is_training: bool) -> None:
         self._storages = storages
-        self._shapes_are_fixed = shapes_are_fixed
-        self._constants_stay = constants_stay
+        self._is_training = is_training
         self._replaced: dict[Value, Value] = {}
         self._at: dict[Hashable, Value] = {}
         self._done: dict[Hashable, list[Value]] = {}
@@ -282,13 +281,14 @@ class _Simplifier:
             return call
         first, result = call.args[0][0], call.returned
         if (
-            not self._shapes_are_fixed
+            not self._is_training
             or len(call.args[0]) == 1
             or self._storages.root(first).kind != "result"
             or not self._are_unwritten([first, result])
             or not _are_one_piece([value.tensor for value in call.args[0]])
         ):
             return call
+        # Such as the rows of tables that were looked up together and split again.
         size, stride = result.tensor.size(), result.tensor.stride()
         view = Value(first.tensor.as_strided(size, stride), "result")
         self._replaced[result] = view
@@ -326,7 +326,7 @@ class _Simplifier:
 
     def _is_same_in_every_step(self, call: Call) -> bool:
         """Turn results into constants that depend on nothing but shapes and constants."""
-        is_shape_fixed = self._shapes_are_fixed or not call.arguments
+        is_shape_fixed = self._is_training or not call.arguments
         fixed = (call.function in _FILLED and is_shape_fixed) or (
             bool(call.arguments)
             and not call.is_random
@@ -341,7 +341,8 @@ class _Simplifier:
         return True
 
     def _is_known(self, value: Value) -> bool:
-        stays = self._constants_stay and value.kind == "constant"
+        stays = not self._is_training and value.kind == "constant"
+        # In training a variable is a constant to the program, but not its numbers.
         return value in self._folded or (stays and self._are_unwritten([value]))
 
     def _are_unwritten(self, values: Iterable[Value]) -> bool:
@@ -409,6 +410,7 @@ def _needed(
         elif storages.is_view(call) and not written:
             needed = not read.isdisjoint(call.results)
         else:
+            # Whoever reads the memory later needs it, by whatever view.
             made = {*written, *map(storages.root, call.results)}
             needed = not alive.isdisjoint(made)
         if needed:
@@ -451,6 +453,7 @@ def quicker_on_cpu(calls: Sequence[Call]) -> list[Call]:
     for call in calls:
         write = _QUICKER.get(call.function)
         is_on_cpu = all(v.tensor.device.type == "cpu" for v in call.arguments)
+        # `write` that returns False has written nothing.
         if write is None or not is_on_cpu or not write(call, written):
             written.append(call)
     return written
@@ -515,6 +518,7 @@ def _write_lookup(call: Call, written: list[Call]) -> bool:
     if not _has_one_column(table):
         written.append(Call(function, (table, 0, ids), {}, call.returned))
         return True
+    # (n_ids,) where the recorded call has (n_ids, 1).
     found = Value(call.returned.tensor.detach().squeeze(1), "result")
     written.append(Call(function, (_column(table, written), 0, ids), {}, found))
     written.append(Call(_aten.unsqueeze.default, (found, 1), {}, call.returned))
@@ -526,6 +530,7 @@ def _write_change_of_rows(call: Call, written: list[Call]) -> bool:
     table, dim, ids, rows = call.args
     if dim != 0 or not _has_one_column(table):
         return False
+    # A write to the column is one to the table: they share memory.
     column = _column(table, written)
     args = (column, 0, ids, _column(rows, written))
     written.append(Call(call.function, args, call.kwargs, column))
@@ -560,6 +565,7 @@ def _write_zeros(call: Call, written: list[Call]) -> bool:
 def _write_mean(call: Call, written: list[Call]) -> bool:
     """Write a mean of all numbers as what it does: their sum, then a division."""
     source = call.args[0]
+    # With a dtype, or integers: the sum would be of another type.
     if call.kwargs or not _is_plain(source):
         return False
     total = Value(torch.empty_like(call.returned.tensor), "result")
@@ -571,12 +577,14 @@ def _write_mean(call: Call, written: list[Call]) -> bool:
 
 def _write_dense(call: Call, written: list[Call]) -> bool:
     """Write a sparse gradient that is made dense as what it does: rows added to zeros."""
+    # A gradient is often cloned on its way from the backward pass to the optimizer.
     makers = {other.results[0]: other for other in written if other.results}
     sources = [call.args[0]]
     while (made := makers.get(sources[-1])) and made.function is _aten.clone.default:
         sources.append(made.args[0])
     if made is None or made.function is not _MAKE_SPARSE or made.args[0] != 1:
         return False
+    # (1, n_ids) and (n_ids, dimension).
     indices, values = made.args[3:5]
     # Sums of bfloat16 are rounded at every row by the one and at last by the other.
     if not _is_plain(values):
@@ -585,6 +593,7 @@ def _write_dense(call: Call, written: list[Call]) -> bool:
     changed = [value for other in written for value in other.written]
     if any(v in sources or storage_of(v.tensor) in memory for v in changed):
         return False  # a gradient that was scaled, say
+    # Ids that occur twice add up, in the order in which `_to_dense` adds them.
     ids = Value(indices.tensor.detach().squeeze(0), "result")
     zeros = Value(torch.zeros_like(call.returned.tensor), "result")
     size = [*zeros.tensor.shape]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from skest.core.random import restorer
@@ -121,6 +121,7 @@ class GraphStep:
         if self._tensors_of and (replay := self._of_rows.get(len(labels))):
             self.n_replayed += 1
             return replay(self._tensors_of(features, labels))
+        # For ever: what is no function of tensors once, is none later.
         if self._is_eager:
             return self._eager(features, labels)
         if self._cut is not None:
@@ -146,6 +147,7 @@ class GraphStep:
         is_first = kind == next(iter(self._seen))
         comes_often = is_first and self._cut is None
         n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
+        # The last batch of an epoch comes once in it: twenty epochs may pass before.
         if self._is_eager or self._seen[kind] <= n_eager:
             return self._eager(features, labels)
         if self._with_update and _join_counters(self._spec.optimizers):
@@ -173,7 +175,8 @@ class GraphStep:
         spec, halves = self._spec, self._halves
         recorder = Recorder(tensors)
         recording = recorder.recording
-        undo = restorer(spec.network or nn.Module(), torch.default_generator)
+        # What a forward pass moves: buffers and random numbers, not yet variables.
+        undo = restorer(spec.network, torch.default_generator)
         try:
             with recorder:
                 loss = halves.compute(spec, features, labels)
@@ -183,6 +186,7 @@ class GraphStep:
             failure = f"it cannot be recorded: {type(error).__name__}"
             return self._eager(features, labels), failure
         obstacle, n_calls = recording.obstacle, len(recording.calls)
+        # Before the update, which may replace gradients by clipped or joined ones.
         gradients = {
             parameter: recorder.value_of(parameter.grad)
             for parameter in trained_parameters(spec)
@@ -193,6 +197,7 @@ class GraphStep:
             has_update = _record_update(spec, recorder)
         else:
             halves.update(spec)
+        # The step was taken, by the code of the model, and counts.
         if obstacle is not None:
             return loss, obstacle
         update = None if has_update else halves.update
@@ -250,6 +255,7 @@ class _Replay:
         for gradient in gradients.values():  # an update may scale them in place
             storages.mark_written(gradient)
         kept = list(gradients.values())
+        # `kept` are the values that are left, in the order of `gradients`.
         calls, (loss, *kept) = simplified(calls, [loss, *kept], storages)
         calls = with_tensors_for_numbers(calls)
         self._program = program(recording.inputs, calls, [loss], kept, storages)
@@ -293,6 +299,7 @@ def _record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
             optimizer.is_recorded = False
     # Some rules count in Python, as SparseAdam does.
     after = _slots(spec.optimizers)
+    # A slot that is a new object now was not changed in place, as a replay would do it.
     is_same = [*map(id, before)] == [*map(id, after)]
     return is_same and recorder.recording.obstacle is None
 
@@ -340,6 +347,7 @@ def _tensors_of(
     Of dictionaries of features, or of one for each part of a network. To take a batch
     apart with a look at each tensor takes 100 µs for a wide & deep network.
     """
+    # Other nests are taken apart for every batch.
     if type(features) is not dict or not isinstance(labels, Tensor):
         return None
     found = [*map(id, tensors)]
@@ -351,5 +359,6 @@ def _tensors_of(
     where = {id(t): (n, key) for n, part in features.items() for key, t in part.items()}
     if tensors[-1] is not labels or not where.keys() >= {*found[:-1]}:
         return None
+    # Which parts share a tensor is the same for all batches of a table.
     places = [where[own] for own in found[:-1]]
     return lambda features, labels: (*[features[n][key] for n, key in places], labels)
