@@ -146,7 +146,8 @@ def test_inspect_a_model_dir(tmp_path, capsys):
     found = answer(tmp_path, f"inspect {checkpoint}", capsys)
     assert found["variables"] == {"bias": [1], "x_weights": [4, 1]}
     assert run(tmp_path, f"inspect {model.model_dir_}") == 0
-    assert "training goes on from ckpt-3" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "training goes on from ckpt-3\nThe last training ended: " in said
     assert run(tmp_path, "inspect fits") == 2
     assert model.model_dir_.name in capsys.readouterr().err
 

@@ -119,12 +119,13 @@ def _model_dir(path: Path) -> _Answer:
             f"A model_dir with {', '.join(names)}; training goes on from {latest.name}"
         )
         if store.stop_reason() is not None:
-            print(f"Training ended because {store.stop_reason()}")
+            print(f"The last training ended: {store.stop_reason()}")
         tell_latest()
         for name, results in evaluations.items():
             # By step; no two are the same.
             step, metrics = max(results.items())
-            print(f"\n{name}, at step {step:,} ({len(results)} evaluations)")
+            s = "s" * (len(results) != 1)
+            print(f"\n{name}, at step {step:,} ({len(results)} evaluation{s})")
             print_metrics(metrics)
 
     return tell, {

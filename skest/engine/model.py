@@ -159,7 +159,7 @@ def model_fn_arguments(
     ValueError
         If a mandatory argument is missing, one is unknown, or `params` has no place.
     TypeError
-        If `model_fn` is not callable or `params` is no dict.
+        If `model_fn` is no function or `params` is no dict.
 
     Examples
     --------
@@ -170,6 +170,16 @@ def model_fn_arguments(
     if not callable(model_fn):
         raise TypeError(
             f"'model_fn' must be a function; got {type(model_fn).__name__}."
+        )
+    # Modules and their classes can be called, too, and skorch takes them.
+    kind = model_fn if isinstance(model_fn, type) else type(model_fn)
+    if issubclass(kind, torch.nn.Module):
+        raise TypeError(
+            "'model_fn' must be a function that makes the network; got the module "
+            f"{kind.__name__}. Make it in the function, so that every training has its "
+            "own, and return it in an EstimatorSpec, with a loss and an optimizer; a "
+            "head has the loss: head.create_estimator_spec(features, mode, network, "
+            "labels, optimizer)."
         )
     bound = model_fn.keywords if isinstance(model_fn, functools.partial) else {}
     names = [

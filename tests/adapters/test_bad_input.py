@@ -186,6 +186,15 @@ def test_nullable_labels(dtype, blobs):
             make(estimator).fit(X, y)
 
 
+def test_several_numbers_some_missing(blobs):
+    y = np.column_stack([blobs[1], blobs[1]]).astype(float)
+    y[3, 1] = np.nan
+    with pytest.raises(ValueError, match="from X and y. MultiHeadEstimator takes"):
+        make(skest.DNNRegressor).fit(blobs[0], y)
+    with pytest.raises(ValueError, match="from X and y.$"):
+        make(skest.DNNRegressor).fit(blobs[0], y[:, 1:])
+
+
 def test_numbers_too_large(blobs):
     X, y = blobs
     with pytest.raises(ValueError, match="too large"):

@@ -50,6 +50,8 @@ def test_wrong_arguments_are_refused():
         ({"config": {"random_seed": 1}}, TypeError, "must be a RunConfig; got dict"),
         ({"params": [1]}, TypeError, "'params' must be a dict; got list"),
         ({"model_fn": 3}, TypeError, "'model_fn' must be a function; got int"),
+        ({"model_fn": torch.nn.Linear(2, 1)}, TypeError, "got the module Linear. Make"),
+        ({"model_fn": torch.nn.Linear}, TypeError, "got the module Linear. Make"),
         ({"model_fn": lambda mode: 0}, ValueError, "must take the argument 'features'"),
         ({"model_fn": lambda features: 0}, ValueError, "take the argument 'mode'"),
         (

@@ -155,8 +155,9 @@ class NumberTarget(Target):
             return y.astype(np.float64, copy=False)
         except ValueError as error:
             if "contains NaN" in str(error):
+                hint = " MultiHeadEstimator takes such rows." * (np.size(y) > len(y))
                 raise ValueError(
-                    f"{error} Drop the rows without a number from X and y."
+                    f"{error} Drop the rows without a number from X and y.{hint}"
                 ) from error
             if "could not convert string to float" not in str(error):
                 raise
