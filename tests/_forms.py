@@ -17,6 +17,7 @@ import torch
 
 NAN = np.nan
 DAY = datetime.date(2026, 1, 2)
+NEXT_DAY = datetime.date(2026, 1, 3)
 MOMENT = datetime.datetime(2026, 1, 2, 3)
 SPAN = datetime.timedelta(days=5)
 HUGE = 10**400
@@ -152,17 +153,19 @@ STRUCT = r"'c' holds structs \(.*Struct.*\)\. Give each of their fields a column
 
 # Dates, some of them missing.
 DATE_FORMS = {
-    "polars Date": lambda: polars(DAY),
-    "polars Datetime": lambda: polars(MOMENT),
+    "polars Date": lambda: polars(DAY, NEXT_DAY),
+    "polars Datetime": lambda: polars(MOMENT, MOMENT + SPAN),
     "pandas dates": lambda: pd.Series(pd.date_range("2026", periods=4)),
     "pandas dates with zone": (
         lambda: pd.Series(pd.date_range("2026", periods=4, tz="UTC"))
     ),
-    "pandas, dates of pyarrow": lambda: arrow_series([DAY] * 4),
+    "pandas, dates of pyarrow": lambda: arrow_series([DAY, NEXT_DAY] * 2),
     "date objects": lambda: objects(DAY, None),
-    "NumPy dates": lambda: np.array(["2026"] * 4, "M8[D]"),
+    "NumPy dates": lambda: np.array(["2026", "2027"] * 2, "M8[D]"),
     "masked dates": (
-        lambda: np.ma.masked_array(np.array(["2026"] * 4, "M8[D]"), mask=[1, 0, 0, 0])
+        lambda: np.ma.masked_array(
+            np.array(["2026", "2027"] * 2, "M8[D]"), mask=[1, 0, 0, 0]
+        )
     ),
     "pyarrow date": lambda: arrow(DAY, None),
 }

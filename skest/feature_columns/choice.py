@@ -236,7 +236,8 @@ def _are_equal(values: Cells) -> bool:
     A network would not train the weight of what is always zero, and a number or a date
     that comes later is far from zero.
     """
-    return len(pd.unique(pd.Series(values))) == 1
+    array = np.asarray(values)
+    return bool((array == array[0]).all())
 
 
 def _are_row_numbers(values: np.ndarray) -> bool:

@@ -295,11 +295,13 @@ def _code_of(
 
 def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield a function, the object that it is a method of, and the functions in that."""
-    # What is bound to it is not looked at.
+    seen = set() if seen is None else seen
     if isinstance(part, functools.partial):
+        for bound in (*part.args, *part.keywords.values()):
+            if _may_call(bound):
+                yield from _functions(bound, seen)
         part = part.func
     yield part
-    seen = set() if seen is None else seen
     owner = getattr(part, "__self__", part)
     # Built-in functions have their module as `__self__`.
     if isinstance(owner, type | ModuleType) or not hasattr(owner, "__dict__"):
@@ -311,6 +313,10 @@ def _functions(part: Any, seen: set[int] | None = None) -> Iterator[Any]:
         yield owner
     for value in vars(owner).values():
         for item in value if isinstance(value, list | tuple) else [value]:
-            # Heads are not callable, but call the losses of users that they hold.
-            if callable(item) or hasattr(type(item), "compute_loss"):
+            if _may_call(item):
                 yield from _functions(item, seen)
+
+
+def _may_call(value: Any) -> bool:
+    # Heads are not callable, but call the losses of users that they hold.
+    return callable(value) or hasattr(type(value), "compute_loss")

@@ -109,6 +109,14 @@ def hooked(register):
         (lambda: known_spec(loss=own_function), "'own_function'"),
         (lambda: known_spec(loss=regression(own_loss)), "'own_loss'"),
         (lambda: known_spec(loss=two_heads(loss_fn=own_loss)), "'own_loss'"),
+        (
+            lambda: known_spec(
+                loss=functools.partial(
+                    RegressionHead.compute_loss, RegressionHead(loss_fn=own_loss)
+                )
+            ),
+            "'own_loss'",
+        ),
         (lambda: with_optimizer(lambda p: own(torch.optim.SGD, p)), "'Own'"),
         (lambda: with_optimizer(lambda p: RowSparse(own(torch.optim.SGD, p))), "'Own'"),
         (
