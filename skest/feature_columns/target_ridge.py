@@ -17,6 +17,8 @@ from skest.feature_columns.target_statistics import (
     numbers_of,
 )
 
+_ROUNDING = 1e-9  # of equal logarithms: not to be divided by
+
 
 def target_ridge_column(
     categorical_column: CategoricalColumn, alpha: float = 1.0
@@ -121,12 +123,12 @@ class TargetRidgeColumn(CrossFittedColumn):
         rarity, coefficients, intercept = self._ridge(cells, values, sample_weight)
         counts = _log_counts(cells)
         center = np.average(counts, weights=sample_weight)
-        variance = np.average((counts - center) ** 2, weights=sample_weight)
+        deviation = np.average((counts - center) ** 2, weights=sample_weight) ** 0.5
         return {
             "categorical_column_": categorical,
             "classes_": classes,
             "count_center_": float(center),
-            "count_scale_": float(variance**0.5) or 1.0,
+            "count_scale_": float(deviation) if deviation > _ROUNDING else 1.0,
             "rarity_": rarity.astype(np.float32),
             "coefficients_": coefficients.astype(np.float32),
             "intercept_": intercept.astype(np.float32),

@@ -135,6 +135,14 @@ def test_weights_of_categories(rng):
     assert_allclose(*found, atol=1e-6)
 
 
+def test_texts_of_one_length(rng):
+    """Another length is not far away then."""
+    column = fc.target_ridge_column(words_of())
+    X = {"said": np.array([" ".join(rng.choice(WORDS, 7)) for _ in range(50)], object)}
+    column = column.fit(X, rng.normal(size=50))
+    assert abs(numbers_of(column, {"said": ["word1", "word2 " * 30]})).max() < 5
+
+
 def test_cells_of_several_categories(rng):
     """Lists are as texts, without a column of words."""
     tags = [list(rng.choice(WORDS, 3, replace=False)) for _ in range(100)]
