@@ -81,7 +81,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         if y is None:
             raise ValueError(
                 f"This {type(self).__name__} estimator requires y to be passed, but the "
-                "target y is None."
+                "target y is None. What yields pairs (X, y), as a DataLoader does, is for "
+                "train(lambda: batches)."
             )
         features = self._check_features(X, reset=reset)
         y = self._target_rows(y)

@@ -361,3 +361,8 @@ def test_integers_that_become_alike_as_floats_are_told(form):
     }[form]
     with pytest.warns(UserWarning, match="integers .* become alike as float64"):
         make(skest.DNNClassifier, max_iter=1).fit(X, [0, 1] * 20)
+
+
+def test_batches_without_y_are_for_train():
+    with pytest.raises(ValueError, match=r"target y is None.* DataLoader .* train\("):
+        make(skest.DNNClassifier).fit(iter([]), None)
