@@ -231,9 +231,8 @@ def finish_evaluations(
     except _SPOILED as error:
         _warn_of_record(estimator.model_dir, error)
     for evaluation in [e for e in evaluations if e not in done]:
-        _write_record(
-            estimator, step, max_steps, done
-        )  # what is left is up to another call
+        # What is left is up to another call.
+        _write_record(estimator, step, max_steps, done)
         if evaluation.step == step:
             # Where training ended it may have been saved again, under another name.
             evaluation.export(estimator.latest_checkpoint(), is_final=True)

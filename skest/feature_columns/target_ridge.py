@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 
 from skest.core.checks import check_positive
 from skest.feature_columns.base import CategoricalColumn, check_categorical
+from skest.feature_columns.statistics import mean_and_scale
 from skest.feature_columns.table import Table
 from skest.feature_columns.target_statistics import (
     CrossFittedColumn,
@@ -16,8 +17,6 @@ from skest.feature_columns.target_statistics import (
     classes_of,
     numbers_of,
 )
-
-_ROUNDING = 1e-9  # of equal logarithms: not to be divided by
 
 
 def target_ridge_column(
@@ -121,14 +120,13 @@ class TargetRidgeColumn(CrossFittedColumn):
         classes = list(map(classes_of, arrays_of(table.target)))
         values = numbers_of(table.target, classes, table.n_rows)
         rarity, coefficients, intercept = self._ridge(cells, values, sample_weight)
-        counts = _log_counts(cells)
-        center = np.average(counts, weights=sample_weight)
-        deviation = np.average((counts - center) ** 2, weights=sample_weight) ** 0.5
+        counts = _log_counts(cells)[:, np.newaxis]
+        center, scale = mean_and_scale(counts, None, sample_weight)
         return {
             "categorical_column_": categorical,
             "classes_": classes,
-            "count_center_": float(center),
-            "count_scale_": float(deviation) if deviation > _ROUNDING else 1.0,
+            "count_center_": float(center[0]),
+            "count_scale_": float(scale[0]),
             "rarity_": rarity.astype(np.float32),
             "coefficients_": coefficients.astype(np.float32),
             "intercept_": intercept.astype(np.float32),
@@ -158,17 +156,15 @@ class TargetRidgeColumn(CrossFittedColumn):
         vectors = _vectors(cells, rarity)
         coefficients = np.zeros((n_buckets, values.shape[1]))
         intercept = np.zeros(values.shape[1])
-        for i, column in enumerate(values.T):
+        for i in range(values.shape[1]):
             # Of several targets, a row may lack some.
-            known = ~np.isnan(column)
-            own, own_weight = column[known], weight[known]
+            known = ~np.isnan(values[:, i])
+            own, own_weight = values[known, i : i + 1], weight[known]
             if not own_weight.any():
                 continue
-            mean = np.average(own, weights=own_weight)
-            deviation = np.average((own - mean) ** 2, weights=own_weight) ** 0.5
-            ridge = Ridge(alpha=self.alpha).fit(
-                *(vectors[known], (own - mean) / (deviation or 1)), own_weight
-            )
+            mean, scale = mean_and_scale(own, None, own_weight)
+            ridge = Ridge(alpha=self.alpha)
+            ridge.fit(vectors[known], ((own - mean) / scale).ravel(), own_weight)
             coefficients[:, i], intercept[i] = ridge.coef_, ridge.intercept_
         return rarity, coefficients, intercept
 
