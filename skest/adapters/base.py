@@ -30,7 +30,7 @@ from skest.adapters.fit import (
     keep_embeddings,
 )
 from skest.adapters.folds import fit_by_folds
-from skest.adapters.held_out import Course, LiveScore, refit_on_all
+from skest.adapters.held_out import Course, LiveScore, fit_with_part_held_out
 from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
 from skest.adapters.summary import chosen_table, summary_html, summary_text
@@ -152,29 +152,27 @@ class SkestEstimator(
         # Once, in the first fit: who goes on has been told.
         if not resume:
             self._warn_of_unread()
-        self._choose(rows.n_rows)
+        # Only with the recipe: another training ends where its rows held out say so.
+        takes_all = self._has_schedule and self.early_stopping == "auto" and not resume
+        takes_all = takes_all and all(v is None for v in validation)
+        n_folds = self._n_folds(rows.n_rows) if takes_all else 1
+        self._choose(rows.n_rows, goes_on=takes_all and n_folds == 1)
         say = voice(self.verbose)
         if say and self.auto_params_:
             chosen = chosen_table(f"Chosen for {rows.n_rows:,} rows", self._reasons())
             for line in chosen.text().splitlines():
                 say(line)
-        course = Course(int(self._chosen("max_iter")), seed, (X, y, sample_weight))
-        # Only with the recipe: another training ends where its rows held out say so.
-        refits = self._has_schedule and self.early_stopping == "auto" and not resume
-        refits = refits and all(v is None for v in validation)
-        n_folds = self._n_folds(rows.n_rows) if refits else 1
+        budget, given = int(self._chosen("max_iter")), (X, y, sample_weight)
+        course = Course(budget, seed, given, self.max_steps)
         if n_folds > 1 and self._chosen("early_stopping"):
             fit_by_folds(self, rows, n_folds, course)
             return
         # Few rows are all held out in turn; of many, one part is enough.
         train, held_out = self._split_validation(rows, validation, seed)
-        if not refits or held_out is None:
+        if takes_all and held_out is not None:
+            fit_with_part_held_out(self, train, held_out, rows, course)
+        else:
             self._fit_rows(train, held_out, course, resume=resume)
-            return
-        history: list[Any] = []
-        first = course._replace(to_follow=course.budget, history=history)
-        self._fit_rows(train, held_out, first)
-        refit_on_all(self, rows, held_out, course, history)
 
     def _fit_rows(
         self,
@@ -216,7 +214,7 @@ class SkestEstimator(
         rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
         if not resume:
             self._choose(rows.n_rows)
-        course = Course(None, self._seed(), (X, y, sample_weight))
+        course = Course(None, self._seed(), (X, y, sample_weight), self.max_steps)
         self._fit_rows(rows, None, course, resume=resume)
 
     def _check_resumed(self) -> None:
@@ -325,9 +323,9 @@ class SkestEstimator(
         # before: every epoch has the rate at which it was found to be the best.
         n_steps = None if budget is None else budget * dataset.steps_per_epoch
         # Else the rate would still be high where `max_steps` ends the training.
-        if n_steps is not None and self.max_steps is not None:
-            n_steps = min(n_steps, self.max_steps)
-        self._schedule(n_steps, self.n_steps_ if resume else 0)
+        if n_steps is not None and course.max_steps is not None:
+            n_steps = min(n_steps, course.max_steps)
+        self._schedule(n_steps, self.n_steps_ if resume else 0, course.n_cycles)
         training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         epochs = EpochHook(
             dataset.rows_per_epoch,
@@ -358,7 +356,7 @@ class SkestEstimator(
                 course.given,
                 steps_per_epoch=dataset.steps_per_epoch,
                 n_epochs=n_epochs,
-                steps=self.max_steps,
+                steps=course.max_steps,
             )
 
     def _training_features(self, rows: Rows) -> TableColumns:

@@ -168,7 +168,7 @@ class TrainingParameters:
         Most epochs to train. A `ConvergenceWarning` tells when they are over before the
         training has converged, unless a schedule of the learning rate is to end there.
         "auto" is 200, and with the recipe it goes by the number of rows, from
-        100 to 15.
+        125 to 18.
     max_steps : int
         Most steps to train; None leaves the end to the other rules.
     sampling : {"epoch", "weighted"}
@@ -183,14 +183,15 @@ class TrainingParameters:
         R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`.
         Without it, training stops when its own loss no longer improves.
 
-        With the recipe, "auto" holds rows out if there are 60 or more, and
-        in the end a new training takes all rows, to the end of the learning rate's cycle
-        that has the best epoch. The temperature of a classifier's probabilities is
-        learned from the held-out rows if that clearly lowers their loss. If they would be
-        fewer than 100 and there are no `hooks`, all rows are held out in turn, in five
-        trainings, whose mean scores decide: of the ends of cycles within one standard
-        error of the best epoch, the first. The networks of the folds then predict
-        together with that of the new training, see `fold_estimators_`; predictions and
+        With the recipe, "auto" holds rows out if there are 60 or more, and goes on from
+        the best state with all rows: the last fifth of `max_iter` and of `max_steps`, or a
+        quarter of the epochs so far if these ended early, is another cycle of the
+        learning rate. The temperature of a classifier's probabilities is learned from the
+        held-out rows if that clearly lowers their loss. If they would be fewer than 100
+        and there are no `hooks`, all rows are held out in turn, in five trainings, whose
+        mean scores decide: of the ends of cycles within one standard error of the best
+        epoch, the first, to which a new training takes all rows. The networks of the
+        folds then predict together with that one, see `fold_estimators_`; predictions and
         exports take six times as much for that, and True keeps to one network.
     validation_fraction : float
         Part of the training data to hold out, if `early_stopping`.

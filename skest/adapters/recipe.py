@@ -114,8 +114,11 @@ class AutoParameters(TrainingParameters):
         output: Any = type(self._target.head(None)).output_layer
         return output is Head.output_layer and not getattr(self, "batch_norm", False)
 
-    def _choose(self, n_rows: float) -> None:
-        """Choose for a training on so many rows."""
+    def _choose(self, n_rows: float, *, goes_on: bool = False) -> None:
+        """Choose for a training on so many rows.
+
+        It `goes_on` with all rows after one on a part of them.
+        """
         choices: dict[str, Any] = {**_PLAIN, "early_stopping": n_rows > _MANY_ROWS}
         choices["batch_size"] = min(choices["batch_size"], n_rows)
         if self._recipe_for is not None and self._has_schedule:
@@ -130,6 +133,8 @@ class AutoParameters(TrainingParameters):
             if n_rows < _FEWEST_ROWS_TO_HOLD_OUT:
                 choices |= dict.fromkeys(("dropout", "dnn_dropout"), 0.0)
             choices["n_iter_no_change"] = math.inf  # the schedule says when to look
+            if goes_on and choices["early_stopping"]:
+                choices["max_iter"] += choices["max_iter"] // 4
         self.auto_params_ = {
             name: choice
             for name, choice in choices.items()
@@ -137,7 +142,9 @@ class AutoParameters(TrainingParameters):
         }
         self._schedule(None)
 
-    def _schedule(self, n_steps: int | None, first_step: int = 0) -> None:
+    def _schedule(
+        self, n_steps: int | None, first_step: int = 0, n_cycles: int = 4
+    ) -> None:
         """Choose the rate for so many steps; None are steps without a known end.
 
         It is constant for those, which may become known, and where a scheduler is given.
@@ -152,7 +159,7 @@ class AutoParameters(TrainingParameters):
         chosen: Any = peak
         own = getattr(self, "lr_scheduler", None) is None
         if peak is not None and n_steps is not None and own:
-            chosen = CosineCycles(peak, n_steps, first_step)
+            chosen = CosineCycles(peak, n_steps, first_step, n_cycles)
         self.auto_params_ = {**self.auto_params_, rate: chosen}
 
     def _reasons(self) -> dict[str, tuple[Any, str]]:

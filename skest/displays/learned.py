@@ -91,9 +91,10 @@ class TrainingCurveDisplay(Display):
             return cls(model.loss_curve_).plot(ax=ax)
         # Scores, such as R², in the unit of the training losses.
         losses = [model._target.validation_loss(score) for score in scores]
-        # Trained again on all rows, it went as far as the epoch that was chosen.
+        # Trained on all rows in the end, anew or further, it is of the last epoch.
         is_refit = model._is_refit
-        kept = model.n_iter_ if is_refit else 1 + int(np.argmax(scores))
+        is_last = is_refit or model.n_iter_ > len(scores)
+        kept = model.n_iter_ if is_last else 1 + int(np.argmax(scores))
         return cls(model.loss_curve_, losses, kept, is_refit=is_refit).plot(ax=ax)
 
     def plot(self, *, ax: Any = None) -> Self:
@@ -120,8 +121,9 @@ class TrainingCurveDisplay(Display):
         if self.kept_epoch is not None:
             label = f"kept: epoch {self.kept_epoch}"
             # Else a reader wonders why the line is not at the lowest point.
-            best = None if losses is None else np.argmin(losses) + 1
-            if self.is_refit and best != self.kept_epoch:
+            if losses is not None and self.kept_epoch > len(losses):
+                label += ", the last on all rows"
+            elif self.is_refit and 1 + np.argmin(losses) != self.kept_epoch:
                 label += ", the end of a cycle"
             ax.axvline(self.kept_epoch, color="0.4", linestyle=":", label=label)
         ax.set(xlabel="epoch", ylabel="loss")

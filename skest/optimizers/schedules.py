@@ -18,11 +18,6 @@ LRSchedulerLike: TypeAlias = type[LRScheduler] | Callable[[Optimizer], LRSchedul
 _ATTRIBUTE = "learning_rate_function"
 
 
-# Of "coslog4": the n-th cycle takes 2 ** (n - 1) parts of all.
-_N_CYCLES = 4
-_N_PARTS = 2**_N_CYCLES - 1
-
-
 class CosineCycles:
     """A learning rate that falls to zero in cosine cycles of doubling length.
 
@@ -38,12 +33,14 @@ class CosineCycles:
         Steps of all cycles together; the rate is zero behind them.
     first_step : int, default=0
         Global step at which the first cycle starts.
+    n_cycles : int, default=4
+        How many cycles.
 
     Notes
     -----
-    The schedule "coslog4" of Holzmüller et al., "Better by Default" (NeurIPS 2024, arXiv
-    2407.04491, appendix A); cycles of doubling length are from Loshchilov and Hutter,
-    "SGDR" (ICLR 2017, arXiv 1608.03983).
+    Four cycles are the schedule "coslog4" of Holzmüller et al., "Better by Default"
+    (NeurIPS 2024, arXiv 2407.04491, appendix A); cycles of doubling length are from
+    Loshchilov and Hutter, "SGDR" (ICLR 2017, arXiv 1608.03983).
 
     Examples
     --------
@@ -55,10 +52,13 @@ class CosineCycles:
     [2, 6, 14, 30]
     """
 
-    def __init__(self, peak: float, n_steps: int, first_step: int = 0) -> None:
+    def __init__(
+        self, peak: float, n_steps: int, first_step: int = 0, n_cycles: int = 4
+    ) -> None:
         self.peak = peak
         self.n_steps = n_steps
         self.first_step = first_step
+        self.n_cycles = n_cycles
 
     def __call__(self, step: int) -> float:
         """Return the rate of a step."""
@@ -67,16 +67,21 @@ class CosineCycles:
         if part >= 1:
             return 0.0
         # Whole numbers are the ends of cycles, halves their peaks.
-        cycles = math.log2(1 + _N_PARTS * max(part, 0.0))
+        cycles = math.log2(1 + self._n_parts * max(part, 0.0))
         return self.peak * (1 - math.cos(2 * math.pi * cycles)) / 2
 
     def ends(self, n_epochs: int) -> list[int]:
         """Return the epochs, of all that there are, with which the cycles end."""
         ends = {
-            max(1, round(n_epochs * (2**n - 1) / _N_PARTS))
-            for n in range(1, _N_CYCLES + 1)
+            max(1, round(n_epochs * (2**n - 1) / self._n_parts))
+            for n in range(1, self.n_cycles + 1)
         }
         return sorted(ends)
+
+    @property
+    def _n_parts(self) -> int:
+        """Of which the n-th cycle takes 2 ** (n - 1)."""
+        return 2**self.n_cycles - 1
 
     def __repr__(self) -> str:
         return f"CosineCycles({self.peak:g}, {self.n_steps})"

@@ -214,7 +214,7 @@ def test_verbose_prints_a_line_an_epoch(table, capsys):
 @pytest.mark.parametrize("n_rows", [120, 1000])  # by folds, and with one part held out
 def test_the_time_left_is_that_of_all_trainings_of_a_fit(n_rows, capsys):
     X, y = np.random.default_rng(0).normal(size=(n_rows, 2)), np.arange(n_rows) % 2
-    DNNClassifier(4, max_iter=2, verbose=1, random_state=0).fit(X, y)
+    DNNClassifier(4, max_iter=3, verbose=1, random_state=0).fit(X, y)
     lines = [s for s in capsys.readouterr().out.splitlines() if s.startswith("Epoch")]
     assert len(lines) > 2
     assert all(line.endswith(" left") for line in lines[:-1])

@@ -38,24 +38,40 @@ def recipe(**parameters):
 def test_says_what_it_chose(table):
     model = recipe(max_steps=20).fit(*table)
     chosen = model.auto_params_
-    assert chosen["max_iter"] == 100
+    assert chosen["max_iter"] == 125
     assert chosen["batch_size"] == 32
     assert chosen["early_stopping"] is True
     assert isinstance(chosen["learning_rate"], CosineCycles)
-    assert chosen["learning_rate"].n_steps == 20
+    # A fifth of the steps, and of the epochs, is left for all rows.
+    assert chosen["learning_rate"].n_steps == 16
+    assert model.n_steps_ == 20
     rate = recipe(max_iter=3, batch_size=10).fit(*table).auto_params_["learning_rate"]
-    assert rate.n_steps == 3 * 30  # of the 300 rows of the last training
+    assert rate.n_steps == 2 * 20  # of 198 rows
 
 
-def test_trains_on_all_rows_to_the_end_of_the_best_cycle(table):
-    model = recipe(max_iter=60).fit(*table)
-    ends = CosineCycles(1, 1).ends(60)
-    best = 1 + int(np.argmax(model.validation_scores_))
-    end = min(end for end in ends if end >= best)
-    assert model.n_iter_ == end
-    assert model.n_steps_ == end * 10  # batches of 32 of 300 rows, not of 198
-    assert model.best_validation_score_ == max(model.validation_scores_)
-    assert len(model.validation_scores_) in ends
+def test_goes_on_with_all_rows_for_another_cycle(table, capsys):
+    model = recipe(max_iter=60, verbose=1).fit(*table)
+    scores = model.validation_scores_
+    ends = CosineCycles(1, 1).ends(48)
+    assert len(scores) in ends
+    best = 1 + int(np.argmax(scores))
+    n_last = max(1, min(end for end in ends if end >= best) // 4)
+    assert model.n_iter_ == len(scores) + n_last == len(model.loss_curve_)
+    # From the best state after batches of 32 of 198 rows, then of all 300.
+    assert model.n_steps_ == best * 7 + n_last * 10
+    assert model.best_validation_score_ == max(scores)
+    said = capsys.readouterr().out
+    s = "s" * (n_last > 1)
+    assert f"Training on all 300 rows, for {n_last} epoch{s}\n" in said
+
+
+@pytest.mark.parametrize(
+    ("least", "n_iter", "n_steps"),
+    [({"max_iter": 1}, 1, 7), ({"max_iter": 2}, 2, 17), ({"max_steps": 1}, 1, 1)],
+)
+def test_never_trains_longer_than_asked(table, least, n_iter, n_steps):
+    model = recipe(**least).fit(*table)
+    assert (model.n_iter_, model.n_steps_) == (n_iter, n_steps)
 
 
 def test_few_rows_are_held_out_in_turn(table, capsys):

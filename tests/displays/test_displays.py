@@ -77,6 +77,17 @@ def test_a_curve_that_was_not_kept_at_its_best():
     assert "kept: epoch 3, the end of a cycle" in lines(display)
 
 
+def test_the_training_curve_of_one_that_goes_on_with_all_rows(table):
+    own = {"validation_fraction": 0.5, "max_iter": 10, "random_state": 0}
+    display = TrainingCurveDisplay.from_estimator(
+        skest.DNNClassifier(8, **own).fit(*table)
+    )
+    drawn = lines(display)
+    n_held_out = len(drawn["held-out rows"].get_ydata())
+    assert n_held_out < display.kept_epoch == len(drawn["training"].get_ydata())
+    assert f"kept: epoch {display.kept_epoch}, the last on all rows" in drawn
+
+
 def test_the_training_curve_of_a_best_state(table):
     X, _ = table
     model = skest.DNNRegressor(
