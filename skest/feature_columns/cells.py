@@ -72,7 +72,7 @@ def as_array(values: Any) -> np.ndarray:
 def factorize(cells: Cells, key: Hashable) -> Factorized:
     """Read cells as categories: strings or integers, each distinct one judged once.
 
-    Booleans become the strings "True" and "False", bytes are decoded as UTF-8.
+    Booleans and intervals become strings, "True" or "(1, 2]"; bytes are decoded as UTF-8.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _canonical_objects(distinct: np.ndarray, key: Hashable) -> np.ndarray:
         return distinct.astype(object, copy=False)
     if found == "integer":
         return _as_int64(distinct, key)
-    if found == "boolean":
+    if found in ("boolean", "interval"):  # intervals are what pandas.cut makes
         return np.array([str(value) for value in distinct], dtype=object)
     if found == "bytes":
         return np.array([_decoded(value, key) for value in distinct], dtype=object)
@@ -416,7 +416,8 @@ def _refuse_times(key: Hashable, kind: str) -> NoReturn:
         f"Column {key!r} holds dates or durations ({kind}), which have no meaning as a "
         "feature by themselves. Derive numbers or categories from them first: "
         "parsed_numeric_column reads the month, the weekday or the hour of dates, and "
-        "pandas makes numbers of durations by .dt.total_seconds()."
+        "pandas makes dates of periods by .dt.to_timestamp(), and numbers of durations by "
+        ".dt.total_seconds()."
     )
 
 

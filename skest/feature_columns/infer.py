@@ -60,7 +60,7 @@ def infer_feature_columns(
                                                  codes do, as categories, too
     dates, also as strings in ISO form           seconds, and month, weekday, hour and day
                                                  of the year where they vary, as numbers
-    strings, booleans, pandas categories:
+    strings, booleans, intervals, categories:
     - in 20 cells and more, all levels unique    none, with a warning
     - texts: more than 4 words in a cell, and    bag of hashed words: one vector, the mean;
       at least half of the cells differ          beside it `target_ridge_column`

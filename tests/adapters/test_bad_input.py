@@ -269,6 +269,7 @@ REFUSED = {
         [np.timedelta64(1, "h")] * 60,
         "'c' holds .*durations.*total_seconds",
     ),
+    "periods": (pd.period_range("2026", periods=60), "'c' holds .*periods.*timestamp"),
 }
 LEFT_OUT = {
     "no number": [np.nan] * 60,
@@ -280,6 +281,7 @@ LEFT_OUT = {
     "one date as a text": ["2026-11-28"] * 60,
 }
 TAKEN = {
+    "intervals": pd.cut(np.arange(60), 3),
     "one number and gaps": [7.0, None] * 30,
     "one text": ["a"] * 60,
     "one text and gaps": ["a", None] * 30,
