@@ -36,7 +36,11 @@ from skest.adapters.reader import RowReader
 from skest.adapters.summary import chosen_table, summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.together import evaluation, predictions
-from skest.adapters.warm_source import source_scale, with_source_statistics
+from skest.adapters.warm_source import (
+    fitted_source,
+    source_scale,
+    with_source_statistics,
+)
 from skest.checkpoints.warm_start import WarmStartReport
 from skest.core.checks import FormerArguments, each_once
 from skest.core.console import said_if_long, speaking, voice
@@ -155,8 +159,8 @@ class SkestEstimator(
         # Only with the recipe: another training ends where its rows held out say so.
         takes_all = self._has_schedule and self.early_stopping == "auto" and not resume
         takes_all = takes_all and all(v is None for v in validation)
-        n_folds = self._n_folds(rows.n_rows) if takes_all else 1
-        self._choose(rows.n_rows, goes_on=takes_all and n_folds == 1)
+        source = self if resume else fitted_source(self.warm_start_from)
+        self._choose(rows.n_rows, takes_all=takes_all, source=source)
         say = voice(self.verbose)
         if say and self.auto_params_:
             chosen = chosen_table(f"Chosen for {rows.n_rows:,} rows", self._reasons())
@@ -164,6 +168,7 @@ class SkestEstimator(
                 say(line)
         budget, given = int(self._chosen("max_iter")), (X, y, sample_weight)
         course = Course(budget, seed, given, self.max_steps)
+        n_folds = self._n_folds(rows.n_rows) if takes_all else 1
         if n_folds > 1 and self._chosen("early_stopping"):
             fit_by_folds(self, rows, n_folds, course)
             return
@@ -213,7 +218,7 @@ class SkestEstimator(
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
         if not resume:
-            self._choose(rows.n_rows)
+            self._choose(rows.n_rows, source=fitted_source(self.warm_start_from))
         course = Course(None, self._seed(), (X, y, sample_weight), self.max_steps)
         self._fit_rows(rows, None, course, resume=resume)
 

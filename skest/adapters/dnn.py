@@ -80,7 +80,7 @@ class DNNParameters(OptimizerParameters):
         Networks in one: they share the hidden layers, each scales the inputs by numbers
         of its own and has its own last layer, and learns from its own errors; the mean of
         their probabilities, or numbers, is predicted (TabM-mini, arXiv 2410.24210).
-        "auto" is 3 with the recipe, else 1.
+        "auto" is 3 with the recipe, 16 of fewer than 60 rows, else 1.
     """
 
     hidden_units: Sequence[int] | int = parameter(

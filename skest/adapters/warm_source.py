@@ -262,7 +262,7 @@ def known_settings(estimator: Any) -> WarmStartSettings | None:
         If it is an estimator that is not fitted.
     """
     given = estimator.warm_start_from
-    source = _fitted_source(given)
+    source = fitted_source(given)
     if source is None:
         return as_warm_start_settings(given)
     if not isinstance(given, WarmStartSettings):
@@ -332,10 +332,10 @@ def _whole_source(estimator: Any) -> Any:
     # theirs.
     given = estimator.warm_start_from
     selected = getattr(given, "vars_to_warm_start", _ALL)
-    return _fitted_source(given) if selected == _ALL else None
+    return fitted_source(given) if selected == _ALL else None
 
 
-def _fitted_source(warm_start_from: Any) -> Any:
+def fitted_source(warm_start_from: Any) -> Any:
     """Return the scikit-learn estimator that is the source; None for another source."""
     source = warm_start_from
     if isinstance(source, WarmStartSettings):

@@ -121,10 +121,11 @@ class TrainingCurveDisplay(Display):
         if self.kept_epoch is not None:
             label = f"kept: epoch {self.kept_epoch}"
             # Else a reader wonders why the line is not at the lowest point.
-            if losses is not None and self.kept_epoch > len(losses):
-                label += ", the last on all rows"
-            elif self.is_refit and 1 + np.argmin(losses) != self.kept_epoch:
-                label += ", the end of a cycle"
+            if losses is not None:
+                if self.kept_epoch > len(losses):
+                    label += ", the last on all rows"
+                elif self.is_refit and 1 + np.argmin(losses) != self.kept_epoch:
+                    label += ", the end of a cycle"
             ax.axvline(self.kept_epoch, color="0.4", linestyle=":", label=label)
         ax.set(xlabel="epoch", ylabel="loss")
         # There is no epoch 2.5.

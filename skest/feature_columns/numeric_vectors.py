@@ -204,14 +204,15 @@ class PiecewiseLinearColumn(OverNumeric):
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         values, unknown = self.source.values(table)
+        values = values.astype(self._float, copy=False)
         # Twelve bytes for an element, whatever the number of edges; a code of 128
         # floats has 512.
         ids = np.empty(values.shape, dtype=np.int64)
-        fractions = np.zeros(values.shape, dtype=self._float)
+        fractions = np.zeros_like(values)
         last = None if self.encoding == "onehot" else -1
         with np.errstate(over="ignore"):  # outside of the edges
             for element, edges in enumerate(self.edges):
-                x = values[:, element].astype(self._float, copy=False)
+                x = values[:, element]
                 # Without the outermost edges: their bins go on, with a fraction that is
                 # clipped.
                 ids[:, element] = bins = edges[1:last].searchsorted(x, side="right")

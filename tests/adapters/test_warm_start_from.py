@@ -275,6 +275,21 @@ def test_settings_of_the_user_come_first():
     assert reasons["x_weights"] == "not selected"
 
 
+def test_a_network_keeps_the_members_of_its_source():
+    (few, y_few), (many, y) = table(OLD, 40), table(OLD, 200)
+    own = {"max_iter": 2, "random_state": 0}
+    source = DNNRegressor(8, warm_start=True, **own).fit(few, y_few)
+    assert source.auto_params_["n_members"] == 16
+    model = DNNRegressor(8, warm_start_from=clone(source).fit(few, y_few), **own)
+    # One begins with all rows at once, one by parts; one goes on itself.
+    for each in (clone(model).fit(many, y), model.partial_fit(many, y)):
+        assert "member_scales" in each.warm_start_report_.warm_started
+    assert source.fit(many, y).auto_params_["n_members"] == 16
+    three = DNNRegressor(8, **own).fit(many, y)
+    model = DNNRegressor(8, warm_start_from=three, **own).fit(few, y_few)
+    assert model.auto_params_["n_members"] == three.auto_params_["n_members"] == 3
+
+
 def test_a_linear_model_becomes_the_wide_part():
     columns = [words_column()]
     old = fitted(LinearRegressor, feature_columns=columns)
