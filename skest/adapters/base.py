@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
-from numpy.typing import NDArray
+import numpy as np
 from sklearn.base import clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
@@ -48,6 +48,8 @@ from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset
 from skest.spec import EstimatorSpec
 
+ModelFunction: TypeAlias = Callable[..., EstimatorSpec]
+
 _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 # What a saved estimator keeps of its `estimator_`.
@@ -72,12 +74,10 @@ class SkestEstimator(
     # What subclasses define
 
     @abstractmethod
-    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+    def _model_fn(self, head: Any) -> ModelFunction:
         """Return the model function of this estimator."""
 
-    def _bound(
-        self, model_fn: Callable[..., EstimatorSpec], **given: Any
-    ) -> Callable[..., EstimatorSpec]:
+    def _bound(self, model_fn: ModelFunction, **given: Any) -> ModelFunction:
         """Return a canned model function with the parameters that it names.
 
         They are as they were given, or chosen for "auto"; `given` go before.
@@ -419,7 +419,7 @@ class SkestEstimator(
 
     # Prediction
 
-    def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, NDArray[Any]]:
+    def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, np.ndarray]:
         """Return some of the head's predictions for all rows."""
         check_is_fitted(self)
         return predictions(self, self._check_features(X, reset=False), keys)

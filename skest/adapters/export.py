@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.fit import core_on_cpu, drop_embeddings
@@ -338,7 +337,7 @@ def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
     return {key: _cells(key, form) for key, form in forms.items()}
 
 
-def _cells(key: Any, form: Form) -> NDArray[Any]:
+def _cells(key: Any, form: Form) -> np.ndarray:
     if form.width != 1:
         raise ExportError(
             f"The cells of column {key!r} are arrays, of which the shape is not known any "

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pandas.util import hash_array, hash_pandas_object
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
@@ -42,15 +41,15 @@ class Rows(NamedTuple):
 
     features: TableColumns
     labels: Any
-    weight: NDArray[Any] | None
-    sample_weight: NDArray[Any] | None = None
+    weight: np.ndarray | None
+    sample_weight: np.ndarray | None = None
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
         return count_samples(self.features)
 
-    def take(self, rows: NDArray[Any]) -> "Rows":
+    def take(self, rows: np.ndarray) -> "Rows":
         """Return some of the rows."""
         features = TableColumns(take_rows(self.features, rows))
         weights = (
@@ -230,7 +229,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
     return TableColumns({ARRAY_KEY: X})
 
 
-def _array_as_in_fit(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
+def _array_as_in_fit(estimator: BaseEstimator, X: Any) -> np.ndarray | None:
     """Return the numbers of X if `validate_data` would take them as they are, or None.
 
     To see that takes a twentieth of the time, which counts where X is a single row.
@@ -366,7 +365,7 @@ def _matrix_of_frame(X: Any, reset: bool) -> np.ndarray:
     return np.column_stack(list(columns.values()))
 
 
-_Words = NDArray[np.uint64]
+_Words = np.ndarray
 
 _FACTOR = np.uint64(0x100000001B3)  # of FNV, so that the order of the columns counts
 
@@ -462,7 +461,7 @@ def _words(cells: Any, key: Any) -> Iterator[_Words]:
         yield np.asarray(hashes, dtype=np.uint64)
 
 
-def _sums(entries: _Words, lengths: NDArray[Any]) -> _Words:
+def _sums(entries: _Words, lengths: np.ndarray) -> _Words:
     """Return the sums of the entries of each row, modulo 2**64."""
     total = np.concatenate([[np.uint64(0)], np.cumsum(entries, dtype=np.uint64)])
     ends = np.cumsum(lengths)

@@ -9,14 +9,10 @@ from typing import Any, ClassVar, Self
 from sklearn.utils import assert_all_finite
 from torch import Tensor
 
+from skest.adapters import allowed
 from skest.adapters.base import SkestEstimator
 from skest.adapters.features import ARRAY_KEY, is_table
-from skest.adapters.parameters import (
-    COLUMNS,
-    TrainingParameters,
-    parameter,
-    with_parameters,
-)
+from skest.adapters.parameters import TrainingParameters, parameter, with_parameters
 from skest.adapters.predictors import SkestClassifier, SkestRegressor
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.classes import LabelsTarget
@@ -72,7 +68,7 @@ class ModelFnParameters(TrainingParameters):
         default=None, kw_only=False, values=[callable, None]
     )
     params: dict[str, Any] | None = parameter(default=None, values=[dict, None])
-    feature_columns: Any = parameter(default=None, values=COLUMNS)
+    feature_columns: Any = parameter(default=None, values=allowed.COLUMNS)
 
 
 class SkestModelFn(ModelFnParameters, SkestEstimator):

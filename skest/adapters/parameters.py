@@ -11,32 +11,22 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
+from skest.adapters import allowed
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.warm_start import WarmStartSettings
 from skest.config.run_config import EXECUTIONS, RunConfig
-from skest.core.sklearn_compat import Interval, Options, StrOptions
+from skest.core.sklearn_compat import Options, StrOptions
 from skest.estimators.estimator import Estimator
-from skest.feature_columns.columns import FeatureColumns
 from skest.optimizers.schedules import LRSchedulerLike
 
 _T = TypeVar("_T")
-
-# Values that several parameters may have.
-AUTO = StrOptions({"auto"})
-COUNT = Interval(Integral, 1, None, closed="left")
-NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-WIDTHS = ["array-like", COUNT]
-COLUMNS = [FeatureColumns, list, tuple, None]
-OPTIMIZER = [str, type, callable, list, tuple]
-RATE = [Interval(Real, 0, None, closed="neither"), callable, None]
-COMBINER = [StrOptions({"sum", "mean", "sqrtn"})]
 
 _FITTED = """\
 auto_params_ : dict
@@ -237,20 +227,20 @@ class TrainingParameters:
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]
 
-    batch_size: int | str = parameter(default="auto", values=[AUTO, COUNT])
-    max_iter: int | str = parameter(default=200, values=[AUTO, COUNT])
-    max_steps: int | None = parameter(default=None, values=[COUNT, None])
+    batch_size: int | str = parameter(default="auto", values=allowed.COUNT_OR_AUTO)
+    max_iter: int | str = parameter(default=200, values=allowed.COUNT_OR_AUTO)
+    max_steps: int | None = parameter(default=None, values=[allowed.COUNT, None])
     sampling: str = parameter(
         default="epoch", values=[StrOptions({"epoch", "weighted"})]
     )
-    early_stopping: bool | str = parameter(default="auto", values=["boolean", AUTO])
-    validation_fraction: float = parameter(
-        default=0.1, values=[Interval(Real, 0, 1, closed="neither")]
+    early_stopping: bool | str = parameter(
+        default="auto", values=["boolean", allowed.AUTO]
     )
+    validation_fraction: float = parameter(default=0.1, values=[allowed.FRACTION])
     n_iter_no_change: float | str = parameter(
-        default=10, values=[AUTO, COUNT, Options(Real, {np.inf})]
+        default=10, values=[*allowed.COUNT_OR_AUTO, Options(Real, {np.inf})]
     )
-    tol: float = parameter(default=1e-4, values=[NOT_NEGATIVE])
+    tol: float = parameter(default=1e-4, values=allowed.NOT_NEGATIVE)
     warm_start: bool = parameter(default=False, values=["boolean"])
     warm_start_from: Any = parameter(
         default=None,
@@ -287,9 +277,7 @@ class OptimizerParameters(TrainingParameters):
     lr_scheduler: LRSchedulerLike | None = parameter(
         default=None, values=[callable, None]
     )
-    clip_norm: float | None = parameter(
-        default=None, values=[Interval(Real, 0, None, closed="neither"), None]
-    )
+    clip_norm: float | None = parameter(default=None, values=[allowed.POSITIVE, None])
 
 
 # What to write for arguments of tf.estimator, scikit-learn and Keras that are not there.

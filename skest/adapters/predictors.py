@@ -6,7 +6,6 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite, compute_class_weight
 from sklearn.utils.metaestimators import available_if
@@ -82,7 +81,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
                 "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
             )
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes.
 
         Parameters
@@ -100,7 +99,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
             PredictionKeys.PROBABILITIES
         ]
 
-    def predict_log_proba(self, X: Any) -> NDArray[Any]:
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithms of the probabilities, computed from the logits.
 
         Parameters
@@ -123,7 +122,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         logits = logits - logits.max(axis=1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
-    def decision_function(self, X: Any) -> NDArray[Any]:
+    def decision_function(self, X: Any) -> np.ndarray:
         """Return the logits.
 
         Parameters
@@ -160,7 +159,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
             y = self._target.encode(y)
         return super().score(X, y, sample_weight)
 
-    def _logits(self, X: Any) -> NDArray[Any]:
+    def _logits(self, X: Any) -> np.ndarray:
         return self._predict(X, [PredictionKeys.LOGITS])[PredictionKeys.LOGITS]
 
     def _new_target(self, y: Any) -> ClassTarget | LabelsTarget:
@@ -193,7 +192,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         super()._learn_target(y, classes)
         self.classes_ = self._target.classes
 
-    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
+    def _balanced_weight(self, rows: Rows) -> np.ndarray | None:
         weight, ids = rows.weight, rows.labels
         # Class weights are weights of rows, as in scikit-learn: the head knows nothing
         # of them.
@@ -225,7 +224,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         )
         return by_class[ids] if weight is None else weight * by_class[ids]
 
-    def _strata(self, labels: NDArray[Any]) -> NDArray[Any] | None:
+    def _strata(self, labels: np.ndarray) -> np.ndarray | None:
         """Return the classes if all of them fit into both parts."""
         if isinstance(self._target, LabelsTarget):
             return None

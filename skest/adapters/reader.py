@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils import get_tags
@@ -122,7 +121,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         self._target.learn(y, classes=classes)
         self._n_logits = self._target.head(None).logits_dimension
 
-    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
+    def _check_weight(self, sample_weight: Any, n_rows: int) -> np.ndarray | None:
         """Return the weights of the rows, or None if there are none."""
         if sample_weight is None:
             return None
@@ -136,7 +135,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
         )
 
-    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
+    def _balanced_weight(self, rows: Rows) -> np.ndarray | None:
         """Return the weights to train with."""
         return rows.weight
 
@@ -183,7 +182,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         weight = self._check_weight(sample_weight, count_samples(features))
         return Rows(features, self._target.encode(y, strict=strict), weight)
 
-    def _strata(self, labels: Any) -> NDArray[Any] | None:
+    def _strata(self, labels: Any) -> np.ndarray | None:
         """Return the groups of which a validation part should have its share."""
         return None
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import logit
 from torch import Tensor, nn
 
@@ -36,16 +35,14 @@ class TargetScale(NamedTuple):
         Predictions stay within them: the range of the targets, infinite for a link.
     """
 
-    center: NDArray[Any]
-    scale: NDArray[Any]
-    is_linked: NDArray[np.bool_]
-    low: NDArray[Any]
-    high: NDArray[Any]
+    center: np.ndarray
+    scale: np.ndarray
+    is_linked: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
     @classmethod
-    def of(
-        cls, y: NDArray[Any], weight: NDArray[Any] | None, loss: str
-    ) -> "TargetScale":
+    def of(cls, y: np.ndarray, weight: np.ndarray | None, loss: str) -> "TargetScale":
         """Learn the scale of targets of shape (n_samples,) or (n_samples, n_outputs)."""
         y = y.reshape(len(y), -1)
         mean = np.average(y, axis=0, weights=weight)
@@ -74,7 +71,7 @@ class TargetScale(NamedTuple):
 
     @classmethod
     def _unbounded(
-        cls, center: NDArray[Any], scale: NDArray[Any], is_linked: NDArray[np.bool_]
+        cls, center: np.ndarray, scale: np.ndarray, is_linked: np.ndarray
     ) -> "TargetScale":
         infinite = np.full(len(center), np.inf)
         return cls(center, scale, is_linked, -infinite, infinite)
@@ -83,7 +80,7 @@ class TargetScale(NamedTuple):
         """Return this scale without a range for predictions."""
         return self._unbounded(self.center, self.scale, self.is_linked)
 
-    def widened(self, y: NDArray[Any]) -> "TargetScale":
+    def widened(self, y: np.ndarray) -> "TargetScale":
         """Return this scale with a range that holds other targets, too."""
         y = y.reshape(len(y), -1)
         low = np.where(self.is_linked, self.low, np.minimum(self.low, y.min(axis=0)))
@@ -116,7 +113,7 @@ class TargetScale(NamedTuple):
             return y
         return (np.asarray(y, dtype=np.float64) - self.center) / self.scale
 
-    def scaled_logits(self, logits: NDArray[Any]) -> NDArray[Any]:
+    def scaled_logits(self, logits: np.ndarray) -> np.ndarray:
         """Return logits of `y` as those that the network learns."""
         center = np.where(self.is_linked, 0.0, self.center).astype(logits.dtype)
         return (logits - center) / self.scale.astype(logits.dtype)

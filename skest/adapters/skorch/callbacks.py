@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags
 from skorch import NeuralNet
@@ -173,7 +172,7 @@ class NetView(NeuralNet):
 
     # Prediction, which scorers of scikit-learn ask for
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> np.ndarray:
         """Return class ids, indicators of labels, or predictions of a regression."""
         answers = self._answers(X)
         for key in (PredictionKeys.CLASS_IDS, PredictionKeys.PREDICTIONS):
@@ -182,7 +181,7 @@ class NetView(NeuralNet):
                 return values[:, 0] if values.shape[1:] == (1,) else values
         return (self._among(answers, PredictionKeys.PROBABILITIES) > 0.5).astype(int)
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Return probabilities of the classes, of shape (n_samples, n_classes)."""
         return self._among(self._answers(X), PredictionKeys.PROBABILITIES)
 
@@ -192,7 +191,7 @@ class NetView(NeuralNet):
         return float(metric(y, self.predict(X)))
 
     @property
-    def classes_(self) -> NDArray[Any]:
+    def classes_(self) -> np.ndarray:
         """The class ids."""
         return np.arange(self._example[PredictionKeys.PROBABILITIES].shape[1])
 
@@ -211,7 +210,7 @@ class NetView(NeuralNet):
         return self._predictions(logits)
 
     @staticmethod
-    def _among(answers: Any, key: str) -> NDArray[Any]:
+    def _among(answers: Any, key: str) -> np.ndarray:
         if key not in answers:
             raise ValueError(
                 f"A score asked for {key!r}, but the predictions of the model are "

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.utils.validation import column_or_1d
 
 from skest.adapters.target_scale import TargetScale
@@ -230,7 +229,7 @@ class GivenTarget(Target):
         self.proba_keys: Sequence[Any] = self._like.proba_keys
 
     @property
-    def classes(self) -> NDArray[Any]:
+    def classes(self) -> np.ndarray:
         """The names of the classes, or their ids; AttributeError if there are none."""
         return self._like.classes  # type: ignore[attr-defined]
 
@@ -275,7 +274,7 @@ class GivenTarget(Target):
             )
         return self._head.adapted(name=name, weight_column=weight_column)
 
-    def answer(self, predictions: Predictions) -> NDArray[Any]:
+    def answer(self, predictions: Predictions) -> np.ndarray:
         """Return classes, indicators or numbers."""
         return self._like.answer(predictions)
 
@@ -297,7 +296,7 @@ class GivenTarget(Target):
         has_link = not isinstance(head, RegressionHead) or head.inverse_link_fn
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
 
-    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
+    def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scale if the head has a loss for which it is known."""
         if not isinstance(self._like, NumberTarget) or _is_custom(self._head):
             return None

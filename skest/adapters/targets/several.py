@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from skest.adapters.target_scale import TargetScale
@@ -196,7 +195,7 @@ class SeveralTargets(Target):
                 f"positive weight; those with labels are {list(found)}."
             )
 
-    def _with_labels(self, labels: Any) -> dict[str, tuple[Target, NDArray[Any]]]:
+    def _with_labels(self, labels: Any) -> dict[str, tuple[Target, np.ndarray]]:
         """Return targets that have labels, and the rows that have them."""
         found = {
             name: (target, np.flatnonzero(target.known(labels[name])))
@@ -206,7 +205,7 @@ class SeveralTargets(Target):
             name: (target, rows) for name, (target, rows) in found.items() if len(rows)
         }
 
-    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
+    def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scales of the targets, side by side."""
         scales = []
         for name, target in self.targets.items():
@@ -273,7 +272,7 @@ def _named(name: str) -> Iterator[None]:
         raise type(error)(f"Target {name!r}: {error}") from error
 
 
-def _part(rows: Scored, name: str, known: NDArray[Any]) -> Scored:
+def _part(rows: Scored, name: str, known: np.ndarray) -> Scored:
     """Return those of the rows that have a label of one head."""
     return Scored(
         take_rows(_of_head(rows.predictions, name), known),
@@ -348,12 +347,12 @@ class TargetForm:
                 self._frame = nw.from_native(y, eager_only=True).implementation.value
 
     def like_y(
-        self, answers: Mapping[str, NDArray[Any]], columns: Mapping[str, Sequence[Any]]
+        self, answers: Mapping[str, np.ndarray], columns: Mapping[str, Sequence[Any]]
     ) -> Any:
         """Return the answers of targets, which read `columns`, in the form of `y`."""
         if self._is_dict:
             return dict(answers)
-        found: dict[Any, NDArray[Any]] = {}
+        found: dict[Any, np.ndarray] = {}
         for name, some in columns.items():
             parts = [answers[name]] if len(some) == 1 else answers[name].T
             found |= dict(zip(some, parts, strict=True))
