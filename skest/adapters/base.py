@@ -24,10 +24,10 @@ from sklearn.utils.validation import check_is_fitted
 from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.features import Rows
 from skest.adapters.fit import (
-    CoreTraining,
     core_as_fitted,
     drop_embeddings,
     keep_embeddings,
+    train_core,
 )
 from skest.adapters.folds import fit_by_folds
 from skest.adapters.held_out import Course, LiveScore, refit_on_all
@@ -328,7 +328,6 @@ class SkestEstimator(
         if n_steps is not None and self.max_steps is not None:
             n_steps = min(n_steps, self.max_steps)
         self._schedule(n_steps, self.n_steps_ if resume else 0)
-        training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         epochs = EpochHook(
             dataset.rows_per_epoch,
             dataset.batch_size,
@@ -352,10 +351,14 @@ class SkestEstimator(
             n_to_follow=course.to_follow,
         )
         with speaking(self.verbose):
-            training.run(
+            train_core(
+                self,
                 lambda: dataset,
                 epochs,
                 course.given,
+                seed=seed,
+                weighted=weighted,
+                resume=resume,
                 steps_per_epoch=dataset.steps_per_epoch,
                 n_epochs=n_epochs,
                 steps=self.max_steps,

@@ -23,7 +23,7 @@ from skest.adapters.targets.infer import (
     several_targets,
 )
 from skest.adapters.targets.several import SeveralTargets, columns_of
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, same
 from skest.feature_columns.sources import is_frame
 from skest.feature_columns.table import TableColumns
 from skest.heads.base import Head
@@ -139,7 +139,7 @@ class SkestMixedEstimator(StreamTrained):
         # problem.
         for name in ("head", "heads", "head_weights"):
             before, now = self._params_in_fit.get(name), getattr(self, name, None)
-            if not (before is now or _is_equal(before, now)):
+            if not same(before, now):
                 raise ValueError(
                     f"The earlier fit had {name}={before!r}, and training cannot go on "
                     f"with {name}={now!r}. Fit anew with warm_start=False."
@@ -202,13 +202,6 @@ def cells_by_head(y: Any, heads: Any) -> Any:
         return y
     is_cells = {key for key, head in heads.items() if isinstance(head, MultiLabelHead)}
     return {key: as_cells(v) if key in is_cells else v for key, v in y.items()}
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    try:
-        return bool(a == b)
-    except ValueError:  # arrays
-        return False
 
 
 @with_parameters

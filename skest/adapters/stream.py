@@ -13,7 +13,7 @@ from torch import Tensor
 from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY, Rows
-from skest.adapters.fit import CoreTraining
+from skest.adapters.fit import train_core
 from skest.config.run_config import RunConfig
 from skest.core.console import voice
 from skest.feature_columns.columns import FeatureColumns
@@ -127,16 +127,17 @@ class StreamTrained(SkestEstimator):
             resume = self.__sklearn_is_fitted__()
             first = self._first_rows(source, classes, resume)
             self._schedule(None)
-            weighted = first.weight is not None
-            # Whether there are weights is a property of the model; later batches have
-            # to agree.
-            training = CoreTraining(self, seed, weighted=weighted, resume=resume)
             if steps is None and max_steps is None:
                 steps = self.max_steps
-            training.run(
+            train_core(
+                self,
                 _Batches(self, source, input_fn),
                 _StreamProgress(report=voice(self.verbose)),
                 given=(None, None, None),  # nothing is at hand as a whole
+                seed=seed,
+                # A property of the model: later batches have to agree with the first.
+                weighted=first.weight is not None,
+                resume=resume,
                 steps=steps,
                 max_steps=max_steps,
             )

@@ -158,8 +158,10 @@ class Target(ABC):
         if scale is not None:
             labels, logits = self.scaled(labels, scale), scale.scaled_logits(logits)
         if isinstance(labels, np.ndarray | pd.Series):
+            # Gaps in other rows have made floats of class ids.
             labels = whole_ids(np.asarray(labels), head)
         head.update_metrics(metrics, labels, torch.from_numpy(logits), beside)
+        # Behind a slash it has the name of the head, if there is one.
         (name,) = (n for n in metrics if n.startswith(MetricKeys.AVERAGE_LOSS))
         return float(metrics[name].compute())
 
@@ -181,5 +183,6 @@ class Target(ABC):
 
     def known(self, labels: Any) -> np.ndarray:
         """Return which rows have a label, shape (n_rows,)."""
+        # A row of several numbers lacks all of them or none: `encode` has seen to that.
         missing = np.asarray(pd.isna(labels))
         return np.logical_not(missing if missing.ndim == 1 else missing.all(axis=1))

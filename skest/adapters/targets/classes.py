@@ -92,6 +92,7 @@ class ClassTarget(Target):
             )
         # A float array is the one NumPy type with a mark for a gap.
         if (codes < 0).any():
+            # The code of a gap is -1, which finds the last place.
             return np.append(ids, np.nan)[codes]
         return ids[codes]
 
@@ -99,6 +100,8 @@ class ClassTarget(Target):
         self, weight_column: str | None, name: str | None = None
     ) -> SingleLabelHead:
         """Return the head for two, or for more classes."""
+        # One logit for two classes, as tf.estimator's binary_classification_head has
+        # it.
         if len(self.classes) == 2:
             return BinaryClassHead(weight_column=weight_column, name=name)
         return MultiClassHead(len(self.classes), weight_column=weight_column, name=name)
@@ -127,6 +130,8 @@ class ClassTarget(Target):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels, and those that are there in a type of their own."""
         if hasattr(y, "dtype") and is_extension_array_dtype(y.dtype):
+            # Types of pandas with a gap of their own (Int64, string) come back as
+            # NumPy's, in which scikit-learn compares and sorts them.
             values = pd.Series(y.to_numpy(dtype=object), dtype=object)
             y = values.infer_objects().to_numpy()
         y = column_or_1d(y, warn=warn)
@@ -216,6 +221,7 @@ class LabelsTarget(Target):
                 f"Indicators of labels must be 0 or 1; {self.owner} got "
                 f"{y[row, column]} in row {row}, column {column} of y."
             )
+        # A byte for each label, of which there may be thousands; gaps need floats.
         return y if missing.any() else y.astype(np.uint8)
 
     def head(

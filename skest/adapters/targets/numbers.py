@@ -29,6 +29,8 @@ _HEADS: dict[str, Callable[..., RegressionHead]] = {
     "poisson": PoissonRegressionHead,
     "logistic": LogisticRegressionHead,
 }
+# What the inverse of the link can give: exponentials are not negative, a sigmoid is a
+# share.
 _RANGES = {
     "poisson": (0.0, np.inf, "that is not negative"),
     "logistic": (0.0, 1.0, "in [0, 1]"),
@@ -152,6 +154,8 @@ class NumberTarget(Target):
             return y.astype(np.float64, copy=False)
         except ValueError as error:
             if "contains NaN" in str(error):
+                # A row without its only number has nothing to tell; one of several
+                # heads has others.
                 hint = " MultiHeadEstimator takes such rows." * (np.size(y) > len(y))
                 raise ValueError(
                     f"{error} Drop the rows without a number from X and y.{hint}"
@@ -174,6 +178,8 @@ class NumberTarget(Target):
                 "for a missing one."
             )
         missing = np.isnan(values)
+        # A head weighs its loss by rows, so that a row is known as a whole or not at
+        # all.
         if values.ndim == 2 and (partly := missing.any(1) & ~missing.all(1)).any():
             raise ValueError(
                 f"Row {np.flatnonzero(partly)[0]} of y has some, but not all of the "

@@ -82,6 +82,8 @@ class SeveralTargets(Target):
         if classes is None:
             return {}
         if not isinstance(classes, Mapping):
+            # A head for one column is used like a classifier, whose `partial_fit` takes
+            # an array.
             if len(self.targets) == 1:
                 return dict.fromkeys(self.targets, classes)
             raise TypeError(
@@ -179,6 +181,8 @@ class SeveralTargets(Target):
         A loss is the mean over the rows that have the label.
         """
         parts = dict.fromkeys(self.targets) if scale is None else self._split(scale)
+        # As training sums them, and in its units: of numbers in the units of `y`, the
+        # head with the largest would decide.
         losses = [
             self._weights[name]
             * target.mean_loss(_part(rows, name, known), parts[name], name)
@@ -227,6 +231,8 @@ class SeveralTargets(Target):
         parts = self._split(scale)
         for name, target in self.targets.items():
             rows = np.flatnonzero(target.known(labels[name]))
+            # A part of the data, as `partial_fit` is given, may have no label of a
+            # head.
             if len(rows):
                 known = take_rows(labels[name], rows)
                 parts[name] = target.widened(parts[name], known)
@@ -246,6 +252,7 @@ class SeveralTargets(Target):
             name: target.calibration(_part(rows, name, known))
             for name, (target, known) in self._with_labels(rows.labels).items()
         }
+        # Only classes have a temperature; the numbers beside them stay as they are.
         if not any(found.values()):
             return None
         return TargetScale.joined(
@@ -269,6 +276,8 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
+        # In the same class: scikit-learn's checks, and `pytest.raises` of users, ask
+        # for it.
         raise type(error)(f"Target {name!r}: {error}") from error
 
 
@@ -296,6 +305,8 @@ def columns_of(y: Any) -> dict[Any, Any]:
     name, or is called "y". A dictionary may hold matrices.
     """
     if isinstance(y, Mapping):
+        # Indicators of labels may come sparse; their columns are few, and heads take
+        # arrays.
         y = {k: v.toarray() if issparse(v) else v for k, v in y.items()}
     if isinstance(y, Mapping) or is_frame(y):
         table = Table(_with_objects(y))
@@ -335,6 +346,7 @@ class TargetForm:
     """The form of the `y` of a fit, for answers of the same form."""
 
     def __init__(self, y: Any) -> None:
+        # Heads that are given by name may be in another order than the columns of `y`.
         self._order = list(columns_of(y))
         self._is_dict = isinstance(y, Mapping)
         self.is_column = not self._is_dict and not is_frame(y) and np.ndim(y) == 1
@@ -344,6 +356,8 @@ class TargetForm:
             if not isinstance(y, pd.DataFrame):
                 import narwhals.stable.v2 as nw
 
+                # Its name alone, so that a pickle of the estimator needs no polars to
+                # be read.
                 self._frame = nw.from_native(y, eager_only=True).implementation.value
 
     def like_y(
@@ -352,6 +366,8 @@ class TargetForm:
         """Return the answers of targets, which read `columns`, in the form of `y`."""
         if self._is_dict:
             return dict(answers)
+        # A head with several columns gives a matrix, which is taken apart to these
+        # again.
         found: dict[Any, np.ndarray] = {}
         for name, some in columns.items():
             parts = [answers[name]] if len(some) == 1 else answers[name].T
