@@ -10,7 +10,7 @@ import pandas as pd
 from pandas.util import hash_array, hash_pandas_object
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.cells import as_array, flatten, holds_lists, warn_of_merged
@@ -89,13 +89,6 @@ def as_rows(y: Any) -> Any:
         return as_array(y)
     except ValueError:  # lists of different lengths
         return np.fromiter(y, dtype=object, count=len(y))
-
-
-def check_same_length(features: Mapping[Any, Any], y: Any) -> None:
-    """Refuse labels that are not as many as the rows."""
-    several = y.values() if isinstance(y, Mapping) else [y]
-    # One column stands for all: the table has compared their lengths.
-    check_consistent_length(next(iter(features.values())), *several)
 
 
 def is_table(X: Any) -> bool:

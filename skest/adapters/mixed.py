@@ -14,14 +14,9 @@ from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
 from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
+from skest.adapters.targets import infer
 from skest.adapters.targets.base import Scored, Target
 from skest.adapters.targets.classes import LabelsTarget, as_matrix
-from skest.adapters.targets.infer import (
-    GivenTarget,
-    given_targets,
-    infer_target,
-    several_targets,
-)
 from skest.adapters.targets.several import SeveralTargets, columns_of
 from skest.feature_columns.columns import FeatureColumns, same
 from skest.feature_columns.sources import is_frame
@@ -229,9 +224,9 @@ class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
         if self.head is None:
             return None
         if isinstance(self.head, MultiHead):
-            return given_targets(owner, self.head)
+            return infer.given_targets(owner, self.head)
         if isinstance(self.head, SingleTaskHead):
-            return GivenTarget(owner, self.head)
+            return infer.GivenTarget(owner, self.head)
         raise TypeError(
             f"'head' of {owner} must derive from SingleTaskHead or be a MultiHead; got "
             f"{type(self.head).__name__}. Use skest.Estimator with a model_fn."
@@ -243,15 +238,15 @@ class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
             return given
         owner = type(self).__name__
         if isinstance(y, Mapping) or is_frame(y):
-            return several_targets(y, "auto", None, owner)
+            return infer.several_targets(y, "auto", None, owner)
         columns = columns_of(y)
         if len(columns) > 1:
             matrix = as_matrix(y)
             if matrix.dtype.kind in "biuf" and np.isin(matrix, (0, 1)).all():
                 return LabelsTarget(owner)
-            return several_targets(y, "auto", None, owner)
+            return infer.several_targets(y, "auto", None, owner)
         (values,) = columns.values()
-        return infer_target(values, owner)
+        return infer.infer_target(values, owner)
 
     def _target_rows(self, y: Any) -> Any:
         if isinstance(self.head, MultiLabelHead):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 from sklearn.utils import assert_all_finite
 from torch import Tensor
 
-from skest.adapters import allowed
+from skest.adapters import allowed, user_model
 from skest.adapters.base import SkestEstimator
 from skest.adapters.features import ARRAY_KEY, is_table
 from skest.adapters.parameters import TrainingParameters, parameter, with_parameters
@@ -17,13 +17,6 @@ from skest.adapters.predictors import SkestClassifier, SkestRegressor
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.classes import LabelsTarget
 from skest.adapters.targets.numbers import NumberTarget
-from skest.adapters.user_model import (
-    BARE_KEY,
-    UserModel,
-    class_predictions,
-    label_predictions,
-    number_predictions,
-)
 from skest.engine.model import model_fn_arguments
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import TableColumns
@@ -133,12 +126,12 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
             )
         model_fn_arguments(self.model_fn, self.params)
 
-    def _model_fn(self, head: Any) -> UserModel:
+    def _model_fn(self, head: Any) -> user_model.UserModel:
         size, derive = self._of_y()
         given = {"head": self._target.head(None), **size}
         if self.feature_columns_ is not None:
             given["feature_columns"] = self.feature_columns_
-        return UserModel(
+        return user_model.UserModel(
             self.model_fn,  # type: ignore[arg-type]
             self.params,
             given,
@@ -163,7 +156,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
         owner = type(self).__name__
         # Nothing encodes a bare array, so nobody else would look.
         assert_all_finite(features[ARRAY_KEY], estimator_name=owner, input_name="X")
-        return TableColumns({BARE_KEY: features[ARRAY_KEY]})
+        return TableColumns({user_model.BARE_KEY: features[ARRAY_KEY]})
 
 
 @with_parameters
@@ -227,7 +220,9 @@ class ModelFnClassifier(SkestModelFn, SkestClassifier):
 
     def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
         is_labels = isinstance(self._target, LabelsTarget)
-        derive = label_predictions if is_labels else class_predictions
+        derive = (
+            user_model.label_predictions if is_labels else user_model.class_predictions
+        )
         return {"n_classes": len(self.classes_)}, derive
 
 
@@ -290,4 +285,4 @@ class ModelFnRegressor(SkestModelFn, SkestRegressor):
         return _RawNumberTarget(type(self).__name__)
 
     def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
-        return {"n_outputs": self._target.n_outputs}, number_predictions
+        return {"n_outputs": self._target.n_outputs}, user_model.number_predictions

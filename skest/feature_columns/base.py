@@ -65,6 +65,7 @@ class FeaturesIn:
     def takes_sparse(self) -> bool:
         """Whether a sparse matrix is read."""
         parts = list(self._parts)
+        # A column without others inside reads cells, unless it says something else.
         return bool(parts) and all(part.takes_sparse for part in parts)
 
     @property
@@ -238,13 +239,11 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
     def _fitted_alone(self, table: Table, sample_weight: np.ndarray | None) -> Self:
         """Return a fitted copy that encodes the table and remembers its columns."""
         column = self.fitted(table, sample_weight)
-        column._check_encodes(table)
+        # What cannot be encoded is said here, and not by the first prediction. With it,
+        # 20 columns of numbers and a million rows take 57 ms, and 46 without.
+        column.encode(table)
         column._remember_features(table)
         return column
-
-    def _check_encodes(self, table: Table) -> None:
-        """Refuse what the column cannot take."""
-        self.encode(table)
 
     def check_refit(self) -> None:
         """Raise ValueError if a fit would lose what it cannot learn."""
@@ -347,6 +346,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         -------
         ndarray of str, shape (n_outputs,), dtype object
         """
+        # Not taken for the names: a column may read X by position, and has one of its
+        # own.
         check_feature_names_in(self, input_features, generate_names=False)
         return np.array(self._output_names(), dtype=object)
 
@@ -511,6 +512,7 @@ def checked_weight(sample_weight: Any, table: Table) -> np.ndarray | None:
     """Return weights of the rows of a table, as float64, after scikit-learn's check."""
     if sample_weight is None:
         return None
+    # Only the length counts, and a Table is no array to scikit-learn.
     rows = np.empty(table.n_rows)
     weight: np.ndarray = check_sample_weight(
         sample_weight, rows, dtype=np.float64, ensure_non_negative=True
@@ -582,6 +584,7 @@ def _columns_among(values: Iterable[Any]) -> Iterator[FeatureColumn]:
     for value in values:
         if isinstance(value, FeatureColumn):
             yield value
+        # As among the keys of a cross, and the columns that share an embedding.
         elif isinstance(value, list | tuple):
             yield from _columns_among(value)
 

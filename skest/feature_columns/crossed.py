@@ -222,6 +222,7 @@ def _int64_keys_of(
 def _leaves(keys: Sequence[Any]) -> Iterator[Any]:
     """Keys with nested crosses replaced by their own keys."""
     for key in keys:
+        # As _collect_leaf_level_keys of TensorFlow's crossed column.
         if isinstance(key, CrossedColumn):
             yield from _leaves(key.keys)
         else:
@@ -370,6 +371,7 @@ class WeightedCategoricalColumn(CategoricalOver):
             f"weighted column {self.name!r}",
             "weight_feature_key",
         )
+        # The key and the type of weights are checked as those of other numbers.
         self._numeric(1).validated()
 
     def _numeric(self, n_values: int) -> NumericColumn:
@@ -379,6 +381,8 @@ class WeightedCategoricalColumn(CategoricalOver):
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         ids, present = self.ids(table)
         weights = self._weights(table, present)
+        # Of values out of vocabulary, safe_embedding_lookup_sparse drops the weights,
+        # too.
         return {self.encoded_key: ids, self.weight_key: np.where(ids < 0, 0, weights)}
 
     def _matrix(self, table: Table) -> Matrix:

@@ -209,6 +209,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     @property
     def name(self) -> str:
         """Name of the categorical column and ``_embedding``."""
+        # As TensorFlow names columns; a checkpoint of either names its variables by
+        # them.
         return f"{self.categorical_column.name}_embedding"
 
     @property
@@ -219,6 +221,7 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     @property
     def table_parameters(self) -> dict[str, Any]:
         """Parameters that describe the table, in which all its columns must agree."""
+        # Not the combiner, nor max_norm: each look-up has its own.
         return {
             "categorical_column": self.categorical_column,
             "dimension": self.dimension,
@@ -268,6 +271,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
             if self.initializer is None:
                 # As tf.feature_column.embedding_column: a truncated normal
                 # distribution.
+                # The deviation of the distribution before it is cut, as
+                # truncated_normal_initializer of TensorFlow has it.
                 std = self.size**-0.5
                 # In blocks, because drawing takes several times the memory drawn.
                 for block in weights.split(max(1, _DRAWN_AT_ONCE // self.size)):
@@ -288,6 +293,7 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
         return weights
 
     def _matrix(self, table: Table) -> np.ndarray:
+        # In the memory of the checkpoint, where the table is once.
         weights = torch.as_tensor(self._trained_weights)
         encoded = {k: torch.from_numpy(v) for k, v in self._encoded(table).items()}
         return combined_rows(
@@ -341,6 +347,7 @@ def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> N
     """
     values = block.view(-1).normal_(generator=generator)
     outside = (values.abs() > 2).nonzero().flatten()
+    # Each time 4.6 % of those are left: the share of a normal distribution beyond two.
     while len(outside):
         again = torch.empty(len(outside), dtype=block.dtype).normal_(
             generator=generator

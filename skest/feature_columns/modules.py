@@ -121,6 +121,8 @@ class PeriodicOutput(NamedTuple):
     dimension: int
 
 
+# One by which `forward` computes, and an export writes the same in ONNX: no column is
+# asked any more, and a pickle of the network holds none.
 _Output = (
     ValuesOutput
     | CountsOutput
@@ -302,6 +304,7 @@ class _ColumnFeatures(nn.Module):
 
 def _feature_sizes(column: DenseColumn) -> list[int]:
     if isinstance(column, NumericColumn):
+        # Members of a network scale each number by itself, and a vector as one (TabM).
         return [1] * column.size
     if isinstance(column, PeriodicColumn):
         return [column.dimension] * column.source_column.n_elements
@@ -423,6 +426,7 @@ class SequenceFeatures(_ColumnFeatures):
                 "Use a column made by a function whose name begins with 'sequence_', or "
                 "make it a context column."
             )
+        # That of any will do: all have the same lengths, which `encode` has checked.
         self.length_key = column.length_key
 
     def forward(self, encoded: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -670,6 +674,7 @@ def _output_of(column: DenseColumn) -> _Output:
             column.max_norm,
             column.weight_key,
         )
+    # What is left has ids and no table: indicators and bucketized columns.
     return CountsOutput(column.name, column.encoded_key, column.size, column.weight_key)
 
 

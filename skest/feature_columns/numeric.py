@@ -28,7 +28,7 @@ from skest.feature_columns.table import Key, Table
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile", "robust")
 _LINEAR = (None, "standard", "minmax")
-_RISING = (*_LINEAR, "robust")  # keep the order of numbers
+
 _REMEDY = "give no 'normalizer' or a callable"
 # Ends of keys under which other things than numbers are encoded, and of those that avoid
 # them: so "city_ids" may be a column of numbers beside the categories "city".
@@ -113,13 +113,17 @@ def numeric_column(
     >>> column.fit_transform({"age": np.array([20.0, 40.0, np.nan])})
     array([[-1.], [ 1.], [ 0.]], dtype=float32)
     """
-    # A list, because `clone`, `repr` and comparisons of parameters stumble over arrays.
-    default: Any = default_value
-    if isinstance(default, np.ndarray):
-        default = default.tolist()
+    default = as_list(default_value)
     return NumericColumn(
         key, shape, default, dtype, normalizer, indicate_missing
     ).validated()
+
+
+def as_list(default_value: Any) -> Any:
+    """Return an array among the parameters as a list."""
+    # `clone`, `repr` and comparisons of parameters stumble over arrays.
+    is_array = isinstance(default_value, np.ndarray)
+    return default_value.tolist() if is_array else default_value
 
 
 @dataclass(eq=False, repr=False)
@@ -207,6 +211,7 @@ class NumericColumn(DenseColumn):
         check_key(self.key, owner)
         for n_elements in self.cell_shape:
             check_integer(n_elements, "shape", owner, minimum=1)
+        # By its name, for np.float32 and the dtype of an array are meant as well.
         check_choice(_dtype_name(self.dtype), "dtype", owner, _DTYPES)
         default = self.default_value
         is_mean = isinstance(default, str) and default == "mean"
@@ -282,6 +287,7 @@ class NumericColumn(DenseColumn):
         if self.normalizer == "standard":
             learned["center_"], learned["scale_"] = mean, scale
         elif self.normalizer == "minmax":
+            # MinMaxScaler takes no weights; a row of weight 0 is one that is not there.
             counted = slice(None) if sample_weight is None else sample_weight > 0
             range_scaler = MinMaxScaler().fit(with_gaps(values, missing)[counted])
             # The scale of scikit-learn is the reciprocal of the range, and 1 of an
@@ -293,6 +299,7 @@ class NumericColumn(DenseColumn):
             with np.errstate(over="ignore"):
                 if self.normalizer == "quantile":
                     maps = [UniformMap.learned(*element) for element in elements]
+                    # The map divides by the distances of its knots.
                     self._check_statistics(np.diff(m.knots) for m in maps)
                     return learned | {"quantile_maps_": maps}
                 scales = np.array([median_and_spread(*e) for e in elements], np.float64)
@@ -341,15 +348,10 @@ class NumericColumn(DenseColumn):
             # Row behind row, as batches are made of rows.
             return raw.astype(self.dtype, order="C" if copy else "K", copy=copy)
 
-    def _read(
-        self, table: Table, *, copy: bool = True
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Cells in the column's dtype, 0 where they are missing; and where that is."""
-        return self._checked(self._cells(table), copy)
-
     def _checked(
         self, raw: np.ndarray, copy: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Cells in the column's dtype, 0 where they are missing; and where that is."""
         missing = None
         # No mask of gaps is made where all is finite, as it mostly is.
         if not (all_finite := is_finite(raw)) and (gaps := np.isnan(raw)).any():
@@ -384,17 +386,6 @@ class NumericColumn(DenseColumn):
             "'feature_columns', or with 'default_value' of the column."
         )
 
-    def _check_encodes(self, table: Table) -> None:
-        # A fit tells of what could not be encoded, without a second pass through all
-        # rows.
-        if self.length_key is None and self.normalizer in _RISING:
-            values, missing = self._read(table, copy=False)
-            if missing is None:
-                # If the least and the greatest number can be scaled, all others can.
-                ends = np.stack([values.min(axis=0), values.max(axis=0)])
-                table = Table({self.key: ends.reshape(2, *self.cell_shape)})
-        self.encode(table)
-
     def values(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
         """Return filled and scaled numbers, and where there is none.
 
@@ -415,13 +406,13 @@ class NumericColumn(DenseColumn):
 
     def _filled(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
         """Return filled and scaled numbers, and where they were missing, if anywhere."""
-        fill = self.fill
+        fill, raw = self.fill, self._cells(table)
         if self.normalizer in _LINEAR and np.dtype(self.dtype).kind == "f":
             # What is no number, or too large for one, is still none when it is scaled.
-            values = self._scaled(self._cast(self._cells(table), copy=True))
+            values = self._scaled(self._cast(raw, copy=True))
             if is_finite(values):
                 return values, None
-        values, missing = self._read(table)
+        values, missing = self._checked(raw, copy=True)
         if fill is not None and missing is not None:
             values = np.where(missing, fill.astype(values.dtype), values)
         # A function of the user's may do anything: its result is checked, not its code.

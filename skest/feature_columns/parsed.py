@@ -17,6 +17,7 @@ from skest.feature_columns.table import Key, Table
 
 _DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
 _CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"
+# Nanoseconds, as of pandas, end in 2262, and dates such as 9999-12-31 are common.
 _TIME = np.dtype("datetime64[us]")
 
 
@@ -107,16 +108,15 @@ class ParsedColumn(NumericColumn):
             return _parsed(cells, self.key, _number, np.dtype(np.float64))
         return _part(_times(cells, self.key), self.parse)
 
-    def _check_encodes(self, table: Table) -> None:
-        self.encode(table)
-
 
 def are_numbers(distinct: np.ndarray) -> bool:
     """Tell whether all distinct strings are numbers or blank, and none is a code."""
     texts = [text for text in distinct.tolist() if not text.isspace()]
     try:
         return bool(texts) and not any(
-            _CODE.match(text) or np.isinf(_number(text)) for text in texts
+            # "inf" and "1e999" would be read, and then refused as infinite.
+            _CODE.match(text) or np.isinf(_number(text))
+            for text in texts
         )
     except ValueError:
         return False
@@ -135,6 +135,7 @@ def are_dates(cells: Cells) -> bool:
     values = np.asarray(cells, dtype=object)
     present = values[~pd.isna(values)]
     present = present[present != ""]
+    # Mostly the first cell says that they are none, and the others are not looked at.
     if len(present) == 0 or not _is_date(present[0]):
         return False
     return all(map(_is_date, pd.unique(present).tolist()))
@@ -149,6 +150,7 @@ def varying_parts(table: Table, key: Key) -> list[str]:
         If a cell is no date.
     """
     times = _times(table.cells(key), key)
+    # Each time once: a part takes several passes, and rows have few days.
     times = np.unique(times[~np.isnat(times)])
     return [
         part
@@ -169,6 +171,7 @@ def _parsed(
     values = np.asarray(cells, dtype=object)
     # A million rows have few days.
     codes, distinct = pd.factorize(values)
+    # The code of a missing cell, -1, finds the last place.
     result = np.full(len(distinct) + 1, np.nan if dtype.kind == "f" else "NaT", dtype)
     for i, cell in enumerate(distinct.tolist()):
         try:
@@ -217,6 +220,7 @@ def _time(cell: Any) -> np.datetime64:
 
 
 def _part(times: np.ndarray, part: str) -> np.ndarray:
+    # Floats all of them, for a missing part is NaN.
     result: np.ndarray
     missing = np.isnat(times)
     # Any date will do: what it gives is put aside at the end.

@@ -16,7 +16,7 @@ from skest.feature_columns.categorical import (
     categorical_column_with_identity,
 )
 from skest.feature_columns.cells import Flat, lengths_of, pad
-from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric import NumericColumn, as_list
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
 from skest.feature_columns.vocabulary_file import (
@@ -83,9 +83,7 @@ def sequence_numeric_column(
     >>> encoded["dose_length"]
     array([2, 0, 1])
     """
-    default: Any = default_value
-    if isinstance(default, np.ndarray):
-        default = default.tolist()
+    default = as_list(default_value)
     return SequenceNumericColumn(
         key, shape, default, dtype, normalizer, indicate_missing
     ).validated()
@@ -112,6 +110,8 @@ class SequenceNumericColumn(NumericColumn):
         if sample_weight is not None:
             # A step weighs what its row does, so that a long sequence counts for more.
             sample_weight = np.repeat(sample_weight, lengths)
+        # Each step is a row of a table of its own, which a numeric column reads as any
+        # other.
         return super()._learn(Table({self.key: steps}), sample_weight)
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
@@ -168,6 +168,8 @@ class SequenceCategoricalColumn(CategoricalOver):
         return f"{self.encoded_key}_length"
 
     def _validate(self) -> None:
+        # Only these read cells that are lists, whose lengths are those of the
+        # sequences.
         if not isinstance(self.categorical_column, KeyedCategoricalColumn):
             raise TypeError(
                 "'categorical_column' of a SequenceCategoricalColumn must come from "

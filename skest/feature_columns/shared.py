@@ -166,6 +166,8 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         """Name of the collection."""
         if self.shared_embedding_collection_name is not None:
             return self.shared_embedding_collection_name
+        # Sorted, as shared_embeddings of TensorFlow has it: the order of the list must
+        # not name another table.
         names = sorted(column.name for column in self.categorical_columns)
         return f"{'_'.join(names)}_shared_embedding"
 
@@ -239,6 +241,7 @@ def _check_columns(columns: Any) -> None:
             f"categorical columns; got {columns!r}."
         )
     for column in columns:
+        # The first against each of the others: what is alike to it is alike among them.
         check_categorical(column, "shared embeddings")
         _check_pair(columns[0], column)
 
@@ -285,6 +288,7 @@ def _check_learning(a: CategoricalColumn, b: CategoricalColumn, where: str) -> N
             f"{where}, because what ids mean is learned for each of them. Give their "
             "'boundaries' as numbers."
         )
+    # Another threshold or other buckets would be another vocabulary of the same values.
     options, others = a.get_params(deep=False), b.get_params(deep=False)
     for name in options:
         if name != "key" and options[name] != others[name]:
@@ -298,6 +302,8 @@ def _check_learning(a: CategoricalColumn, b: CategoricalColumn, where: str) -> N
 def _given_size(column: CategoricalColumn) -> int | None:
     """Return the number of ids, or None if the data are to decide it."""
     try:
+        # A copy without what was learned: of fitted columns, too, what was given
+        # counts.
         return type(column)(**column.get_params(deep=False)).num_buckets
     except NotFittedError:
         return None
@@ -317,11 +323,13 @@ def _joined(
         )
     # Behind the distinct values, where the code of a missing one, -1, finds it.
     no_value = np.array([None])
+    # Cells of one column may hold lists, those of another a single value.
     width = max(cells.codes.size for cells in columns) // table.n_rows
     values = np.full((len(columns), table.n_rows, width), None)
     for block, cells in zip(values, columns, strict=True):
         found = np.append(cells.distinct, no_value)[cells.codes]
         found = found.reshape(table.n_rows, -1)
         block[:, : found.shape[1]] = found
+    # A row has a cell in each column, and its weight in each block.
     weights = None if sample_weight is None else np.tile(sample_weight, len(columns))
     return values.reshape(-1, width), weights

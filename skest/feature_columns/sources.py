@@ -245,6 +245,7 @@ def _cells_of(value: Any, key: Hashable) -> Cells:
 
 def _viewed_series(value: Any) -> Any:
     """View a series of another library than pandas by narwhals; None if it is none."""
+    # Lists and tensors have no such method: for them, narwhals is not even loaded.
     if not hasattr(value, "to_numpy"):
         return None
     import narwhals.stable.v2 as nw
@@ -276,6 +277,7 @@ def _cells_of_series(series: Any, key: Hashable) -> Cells:
         values.ndim > 1 or values.dtype.kind in "mM"
     ):
         return values
+    # With its type: of objects that are strings, pandas 3 would make its own.
     return pd.Series(values, dtype=values.dtype)
 
 
@@ -359,6 +361,7 @@ def _form_of(values: Any, key: Any) -> Form | None:
     has_lists = holds_lists(cells)
     flat = flatten(cells, key).values if has_lists else cells
     if isinstance(flat.dtype, pd.CategoricalDtype):
+        # Codes are integers, whatever the categories are.
         flat = flat.dtype.categories.to_numpy()
     found = infer_dtype(np.ravel(flat), skipna=True)
     if found == "empty":

@@ -160,9 +160,12 @@ class TargetRidgeColumn(CrossFittedColumn):
             # Of several targets, a row may lack some.
             known = ~np.isnan(values[:, i])
             own, own_weight = values[known, i : i + 1], weight[known]
+            # A fold may lack all labels of a target, which is the mean then.
             if not own_weight.any():
                 continue
             mean, scale = mean_and_scale(own, None, own_weight)
+            # The penalty is to mean the same for prices as for shares: labels are
+            # standardised.
             ridge = Ridge(alpha=self.alpha)
             ridge.fit(vectors[known], ((own - mean) / scale).ravel(), own_weight)
             coefficients[:, i], intercept[i] = ridge.coef_, ridge.intercept_
@@ -205,6 +208,7 @@ class TargetRidgeColumn(CrossFittedColumn):
 
 def _rarity(cells: csr_array, weight: np.ndarray) -> np.ndarray:
     """Return the inverse document frequencies of `TfidfTransformer`."""
+    # A word counts once for a text, however often it is said there.
     is_there = cells.copy()
     is_there.data[:] = 1
     is_there.sum_duplicates()
@@ -223,6 +227,7 @@ def _vectors(cells: csr_array, rarity: np.ndarray) -> csr_array:
 
 
 def _log_counts(cells: csr_array) -> np.ndarray:
+    # A weight of zero is a word that is not there.
     n_categories = np.bincount(_rows_of(cells), cells.data != 0, cells.shape[0])
     return np.log1p(n_categories)
 

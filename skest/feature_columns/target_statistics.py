@@ -284,6 +284,7 @@ def classes_of(y: np.ndarray) -> np.ndarray | None:
     if len(classes) == 2:
         # Of two classes, the share of one says that of the other.
         return classes[1:]
+    # In sorted order, whichever are kept; of equally frequent ones the first.
     return classes[np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])]
 
 

@@ -54,6 +54,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
     @property
     def num_buckets(self) -> int:
         """Size of the vocabulary, and buckets for other values and missing ones."""
+        # Behind all others, whose ids so stay what they are in TensorFlow.
         return self._missing_id + self.missing_bucket
 
     @property
@@ -137,6 +138,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     @property
     def _training_key(self) -> str:
+        # With its size: the parts of a model may have two vocabularies of one raw
+        # column.
         return f"__training_{self.encoded_key}_of_{self.num_buckets}__"
 
     def training_features(
@@ -152,6 +155,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         # As ml4ir does: the vector of unknown values is trained on known ones that are
         # hidden.
         hidden = present & (generator.random(ids.shape) < self.unknown_rate)
+        # Over all buckets, as unknown values are spread by their hash.
         buckets = generator.integers(self.num_oov_buckets, size=ids.shape)
         ids = np.where(hidden, len(self.vocabulary) + buckets, ids)
         return {self._training_key: ids}
@@ -448,5 +452,6 @@ def _kind_of_values(values: list[Any]) -> str | None:
     """Return "string" or "int64" if all values are of that kind, else None."""
     if values and all(isinstance(value, str) for value in values):
         return "string"
+    # True is an integer to Python, while cells that are booleans are read as strings.
     integers = (isinstance(v, Integral) and not isinstance(v, bool) for v in values)
     return "int64" if values and all(integers) else None

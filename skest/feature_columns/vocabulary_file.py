@@ -200,6 +200,7 @@ def read_lines(path: Path, file: str) -> list[Any]:
 
 
 def _as_integer(value: str, line: int, file: str) -> int:
+    # What is no integer is refused in the same words as one that is out of range.
     integer = int(value) if _INTEGER.fullmatch(value) else 2**63
     if not -(2**63) <= integer < 2**63:
         raise ValueError(
