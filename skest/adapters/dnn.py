@@ -83,6 +83,7 @@ class DNNParameters(OptimizerParameters):
         default="auto", values=allowed.NOT_NEGATIVE_OR_AUTO
     )
     n_members: int | str = parameter(default="auto", values=allowed.COUNT_OR_AUTO)
+    # With 200 and 10, as of other estimators, the recipe could not choose by the rows.
     max_iter: int | str = "auto"
     n_iter_no_change: float | str = "auto"
 
@@ -93,6 +94,7 @@ class SkestDNN(DNNParameters, SkestEstimator):
     feature_columns_: FeatureColumns
 
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "dense"}
+    # Named here, for wide & deep has them under other names.
     _recipe_for: ClassVar[tuple[str, str] | None] = ("optimizer", "learning_rate")
 
     def _model_fn(self, head: Any) -> ModelFunction:
@@ -270,9 +272,12 @@ class MultiHeadEstimator(SkestDNN, SkestMixedEstimator):
         return several_targets(y, self.heads, self.head_weights, type(self).__name__)
 
     def _target_rows(self, y: Any) -> Any:
+        # Lists of classes for a MultiLabelHead would be read as a matrix of another
+        # shape.
         return super()._target_rows(cells_by_head(y, self.heads))
 
     def _heads_of_user(self) -> list[Head]:
+        # Of "auto" the letters are looked at, of which none is a head.
         entries = self.heads.values() if isinstance(self.heads, dict) else self.heads
         kinds = [entry[0] if isinstance(entry, tuple) else entry for entry in entries]
         return [kind for kind in kinds if isinstance(kind, Head)]

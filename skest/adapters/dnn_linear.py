@@ -74,6 +74,7 @@ class CombinedParameters(OptimizerParameters):
     dnn_learning_rate: allowed.Rate | str = parameter(
         default="auto", values=allowed.RATE_OR_AUTO
     )
+    # As tf.estimator.DNNLinearCombinedClassifier.
     linear_optimizer: Any = parameter(default="ftrl", values=allowed.OPTIMIZER)
     linear_learning_rate: allowed.Rate | str = parameter(
         default=0.05, values=allowed.RATE_OR_AUTO
@@ -85,6 +86,7 @@ class CombinedParameters(OptimizerParameters):
         default="auto", values=allowed.NOT_NEGATIVE_OR_AUTO
     )
     n_members: int | str = parameter(default="auto", values=allowed.COUNT_OR_AUTO)
+    # With 200 and 10, as of other estimators, the recipe could not choose by the rows.
     max_iter: int | str = "auto"
     n_iter_no_change: float | str = "auto"
 
@@ -99,6 +101,8 @@ class SkestCombined(CombinedParameters, SkestEstimator):
         "linear_feature_columns": "linear",
         "dnn_feature_columns": "dense",
     }
+    # The deep part is trained by it; the wide one is convex, and FTRL does well as it
+    # is.
     _recipe_for: ClassVar[tuple[str, str] | None] = (
         "dnn_optimizer",
         "dnn_learning_rate",

@@ -195,6 +195,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         if as_sdca(self.optimizer) is not None:
+            # Its dual variable is one number for a row: one output, and one logit.
             tags.target_tags.multi_output = False
             tags.input_tags.sparse = False
             if tags.classifier_tags is not None:
@@ -204,6 +205,8 @@ class SkestLinear(LinearParameters, SkestEstimator):
 
     def _target_rows(self, y: Any) -> Any:
         y = super()._target_rows(y)
+        # scikit-learn's checks ask those that take one output to warn of a column as
+        # `y`.
         is_column = as_sdca(self.optimizer) is not None and np.shape(y)[1:] == (1,)
         return column_or_1d(y, warn=True) if is_column else y
 
@@ -335,6 +338,7 @@ class BaselineParameters(OptimizerParameters):
     """
 
     optimizer: Any = parameter(default="ftrl", values=allowed.OPTIMIZER)
+    # As tf.estimator.BaselineClassifier, whose optimizer is Ftrl with this rate.
     learning_rate: allowed.Rate = parameter(default=0.3, values=allowed.RATE)
 
 
@@ -347,6 +351,7 @@ class SkestBaseline(BaselineParameters, SkestEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         if tags.classifier_tags is not None:
+            # scikit-learn's checks demand a good score of all others.
             tags.classifier_tags.poor_score = True
         if tags.regressor_tags is not None:
             tags.regressor_tags.poor_score = True

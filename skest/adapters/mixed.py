@@ -30,6 +30,7 @@ from skest.heads.single_task import SingleTaskHead
 
 
 def _has_probabilities(estimator: "SkestMixedEstimator") -> bool:
+    # Before fit, the parameters may say it: scikit-learn asks for the method then, too.
     fitted = estimator.__sklearn_is_fitted__()
     target = estimator._target if fitted else estimator._target_of_head()
     return target is None or bool(target.proba_keys)
@@ -142,6 +143,7 @@ class SkestMixedEstimator(StreamTrained):
 
     def _learn_target(self, y: Any, classes: Any) -> None:
         super()._learn_target(y, classes)
+        # A list by head, as multi-output classifiers of scikit-learn have it.
         if isinstance(self._target, SeveralTargets):
             self.classes_ = [
                 getattr(target, "classes", None)
@@ -156,6 +158,7 @@ class SkestMixedEstimator(StreamTrained):
 
     def _check_features(self, X: Any, *, reset: bool) -> TableColumns:
         """Read the weights of the head beside the features; they are none of them."""
+        # tf.estimator's weight_column is among the features, and no feature.
         X, weights = without_columns(X, self._weight_keys)
         features = super()._check_features(X, reset=reset)
         return features | weights if weights else features
@@ -163,6 +166,8 @@ class SkestMixedEstimator(StreamTrained):
     def _given_columns(
         self, parameter: str, kind: str, features: TableColumns
     ) -> FeatureColumns | None:
+        # A weight would be inferred as a number like others, and predict what it
+        # weighs.
         weights = self._weight_keys
         if weights:
             others = {k: cells for k, cells in features.items() if k not in weights}
@@ -195,6 +200,8 @@ def cells_by_head(y: Any, heads: Any) -> Any:
     """Return a dictionary of labels; lists of classes are no matrix for their heads."""
     if not (isinstance(y, Mapping) and isinstance(heads, Mapping)):
         return y
+    # Only for those: elsewhere, lists of equal length are the numbers of several
+    # outputs.
     is_cells = {key for key, head in heads.items() if isinstance(head, MultiLabelHead)}
     return {key: as_cells(v) if key in is_cells else v for key, v in y.items()}
 
@@ -240,6 +247,8 @@ class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
         if isinstance(y, Mapping) or is_frame(y):
             return infer.several_targets(y, "auto", None, owner)
         columns = columns_of(y)
+        # A matrix without names: zeros and ones are labels, as in scikit-learn's
+        # multilabel y.
         if len(columns) > 1:
             matrix = as_matrix(y)
             if matrix.dtype.kind in "biuf" and np.isin(matrix, (0, 1)).all():

@@ -90,6 +90,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
             Parameters by name.
         """
         found: dict[str, Any] = super().get_params(deep)
+        # So a search reaches `params__lr`, for which scikit-learn asks get_params.
         if deep and isinstance(self.params, dict):
             found |= {f"{_PARAMS}{key}": value for key, value in self.params.items()}
         return found
@@ -128,6 +129,8 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
 
     def _model_fn(self, head: Any) -> user_model.UserModel:
         size, derive = self._of_y()
+        # Without a weight column: what a user's function makes of it is made to weigh
+        # later.
         given = {"head": self._target.head(None), **size}
         if self.feature_columns_ is not None:
             given["feature_columns"] = self.feature_columns_

@@ -102,8 +102,12 @@ def with_parameters(cls: type[_T]) -> type[_T]:
                 default=default, kw_only=known.kw_only, metadata=known.metadata
             )
             setattr(cls, name, again)
+    # Equality and repr stay scikit-learn's: by identity, and of what differs from
+    # defaults.
     made: Any = dataclass(repr=False, eq=False, match_args=False, kw_only=True)(cls)
     declared = {parameter.name: parameter for parameter in fields(made)}
+    # scikit-learn's `_validate_params` reads them in `fit`; the constructor checks
+    # nothing, as `clone` and `set_params` need it.
     made._parameter_constraints = {n: p.metadata["values"] for n, p in declared.items()}
 
     # dataclass puts the fields of bases first; a reader looks for the class's own.
@@ -131,6 +135,7 @@ def _document(cls: Any, parameters: list[Field[Any]]) -> None:
     if "Attributes" not in by_title:
         return
     described: dict[str, str] = {}
+    # The class's own words go before those of its groups.
     for base in reversed(cls.__mro__):
         described |= vars(base).get("_described", {})
     entries = []
@@ -287,6 +292,8 @@ _EPOCHS = "use 'max_iter'"
 _RATE = "use 'learning_rate', of a wide & deep model 'dnn_learning_rate'"
 _NO_PARTITIONER = "leave it out: parameter servers divide tables by rows"
 
+# Found by name only, where a constructor gets what it does not know: positions and what
+# is known take the usual way.
 FORMER_ARGUMENTS = {
     "activation_fn": "use 'activation'",
     "alpha": "use 'weight_decay', of a linear model 'l1' and 'l2'",

@@ -119,6 +119,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         # The softmax of 0 and z has the sigmoid of z as its second part.
         if logits.shape[1] == 1:
             logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
+        # Exponentials of large logits would overflow; the largest is 0 now.
         logits = logits - logits.max(axis=1, keepdims=True)
         return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
 
@@ -156,6 +157,8 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         """
         check_is_fitted(self)
         if isinstance(self._target, LabelsTarget):
+            # accuracy_score compares matrices of one kind; `y` may be a frame, or
+            # sparse.
             y = self._target.encode(y)
         return super().score(X, y, sample_weight)
 
@@ -237,6 +240,8 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        # Weights of classes are weights of rows, and a row of several labels has no one
+        # class.
         tags.classifier_tags.multi_label = self.class_weight is None
         return tags
 
@@ -304,6 +309,8 @@ class SkestRegressor(RegressorMixin, StreamTrained):
         return NumberTarget(type(self).__name__, self.loss, self.quantile)
 
     def _check_resumed(self) -> None:
+        # The network and its optimizer have learned for one loss; another has other
+        # gradients, and other logits behind a link.
         before = self._target.loss, self._target.quantile
         if before != (self.loss, self.quantile):
             raise ValueError(

@@ -53,9 +53,12 @@ class RNNParameters(OptimizerParameters):
     cell_type: str = parameter(
         default="simple_rnn", values=[StrOptions(set(CELL_TYPES))]
     )
+    # No recipe for tables: its schedule was measured on rows, not on sequences.
     optimizer: Any = parameter(default="adagrad", values=allowed.OPTIMIZER)
     learning_rate: allowed.Rate = parameter(default=0.05, values=allowed.RATE)
     weight_decay: float = parameter(default=0.0, values=allowed.NOT_NEGATIVE)
+    # As the Adagrad of tf.estimator's RNNEstimator: gradients through many steps
+    # explode.
     clip_norm: float | None = 5.0
 
 
@@ -71,6 +74,8 @@ class SkestRNN(RNNParameters, SkestEstimator):
     }
 
     def _model_fn(self, head: Any) -> ModelFunction:
+        # Of two kinds of columns only one was given, and the other was not inferred
+        # then.
         if self.sequence_feature_columns_ is None:
             raise ValueError(
                 "'context_feature_columns' are given, but 'sequence_feature_columns' are "

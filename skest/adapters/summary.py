@@ -57,6 +57,7 @@ def _target(model: Any) -> str:
 
 def _training(model: Any) -> str:
     said = f"{_count(model.n_iter_, 'epoch')}, {_count(model.n_steps_, 'step')}"
+    # A training of no step has none, as one whose `max_steps` are reached already.
     if np.isfinite(model.loss_):
         said += f", loss {model.loss_:.4g}"
     if model.best_validation_score_ is not None:
@@ -69,6 +70,7 @@ def _training(model: Any) -> str:
 
 
 def _parts(model: Any) -> Iterator[TitledTable]:
+    # The choices first: mostly they are what a person wonders about.
     reasons = model._reasons()
     if reasons:
         yield chosen_table('What "auto" chose', reasons)

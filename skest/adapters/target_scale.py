@@ -61,6 +61,7 @@ class TargetScale(NamedTuple):
         # Equal numbers whose mean was rounded: a division would make noise of that.
         constant = variance <= np.finfo(np.float64).eps * mean**2
         deviation = np.where(constant, 1.0, np.sqrt(variance))
+        # On bike sharing, LinearRegressor has an R² of .40 so, and -.28 without.
         return cls(mean, deviation, ~linked, y.min(axis=0), y.max(axis=0))
 
     @classmethod
@@ -94,6 +95,8 @@ class TargetScale(NamedTuple):
 
     def after(self, first: "TargetScale | None") -> "TargetScale":
         """Return this scale of logits on top of another, such as a source's."""
+        # Logits are divided by a temperature where they are multiplied with a scale
+        # anyway: an export, a pickle and `evaluate` know no temperature of its own.
         return self if first is None else first._replace(scale=first.scale * self.scale)
 
     @classmethod

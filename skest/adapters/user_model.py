@@ -47,7 +47,8 @@ class UserModel:
     columns : FeatureColumns or None
         Encode the features that the user's function sees.
     derive : callable
-        See `DerivedPredictions`.
+        From the predictions of the user's function to those that follow from them: one of
+        the functions below.
     dtype : torch.dtype
         Floating type of the network.
     """
@@ -106,8 +107,9 @@ class UserModel:
 
     def _predictions(self, spec: EstimatorSpec) -> Callable[..., Mapping[str, Any]]:
         own: Any = spec.predictions
+        # Those of a head are complete, and know which of them are asked for.
         is_whole = isinstance(_owner(own), Head)
-        return own if is_whole else DerivedPredictions(own, self._derive)
+        return own if is_whole else partial(_completed, own, self._derive)
 
     def _call(
         self, features: Any, labels: Any, mode: str, config: RunConfig
@@ -257,61 +259,33 @@ _CLASS_IDS = PredictionKeys.CLASS_IDS
 _NUMBERS = PredictionKeys.PREDICTIONS
 
 
-class DerivedPredictions:
-    """The predictions of a model function, completed.
-
-    Parameters
-    ----------
-    own : callable or None
-        ``own(logits) -> dict``, as in `skest.EstimatorSpec`.
-    derive : callable
-        From these to those that follow from them: one of the functions below.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from functools import partial
-    >>> from skest.adapters.user_model import *
-    >>> predictions = DerivedPredictions(
-    ...     lambda logits: {"logits": logits}, partial(class_predictions, n_classes=3)
-    ... )
-    >>> predictions(torch.tensor([[0.0, 2.0, 1.0]]), ["class_ids"])["class_ids"]
-    tensor([[1]])
-    """
-
-    def __init__(
-        self,
-        own: Callable[[Any], Mapping[str, Any]] | None,
-        derive: Callable[[Mapping[str, Any]], dict[str, Tensor]],
-    ) -> None:
-        self._own = own
-        self._derive = derive
-
-    def __call__(
-        self, logits: Any, keys: Sequence[str] | None = None
-    ) -> dict[str, Any]:
-        """Return all predictions; an error says if one of `keys` does not follow."""
-        if self._own is None:
-            raise ValueError(
-                "Early stopping scores the network while it is trained, but model_fn "
-                "returns no 'predictions' in mode 'train'. Return them in all modes."
-            )
-        own = self._own(logits)
-        if not isinstance(own, Mapping):
-            raise TypeError(
-                "'predictions' of model_fn must return a dictionary; got "
-                f"{type(own).__name__}."
-            )
-        found = {**own, **self._derive(own)}
-        missing = [key for key in keys or () if key not in found]
-        if missing:
-            raise ValueError(
-                f"{' and '.join(map(repr, missing))} cannot be told from the predictions "
-                f"of model_fn, which are {', '.join(map(repr, own)) or 'none'}. For "
-                f"classes and labels, return {_LOGITS!r} or {_PROBABILITIES!r}; for "
-                f"numbers, {_NUMBERS!r}."
-            )
-        return found
+def _completed(
+    predictions: Callable[[Any], Mapping[str, Any]] | None,
+    derive: Callable[[Mapping[str, Any]], dict[str, Tensor]],
+    logits: Any,
+    keys: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return all predictions; an error says if one of `keys` does not follow."""
+    if predictions is None:
+        raise ValueError(
+            "Early stopping scores the network while it is trained, but model_fn "
+            "returns no 'predictions' in mode 'train'. Return them in all modes."
+        )
+    own = predictions(logits)
+    if not isinstance(own, Mapping):
+        raise TypeError(
+            f"'predictions' of model_fn must return a dictionary; got {type(own).__name__}."
+        )
+    found = {**own, **derive(own)}
+    missing = [key for key in keys or () if key not in found]
+    if missing:
+        raise ValueError(
+            f"{' and '.join(map(repr, missing))} cannot be told from the predictions "
+            f"of model_fn, which are {', '.join(map(repr, own)) or 'none'}. For "
+            f"classes and labels, return {_LOGITS!r} or {_PROBABILITIES!r}; for "
+            f"numbers, {_NUMBERS!r}."
+        )
+    return found
 
 
 def class_predictions(own: Mapping[str, Any], n_classes: int) -> dict[str, Tensor]:

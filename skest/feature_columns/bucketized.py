@@ -86,6 +86,8 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
     source_column: NumericColumn
     boundaries: Sequence[float] | str
 
+    allows_missing = True  # there is a bucket for missing numbers
+
     @property
     def name(self) -> str:
         """Name of the source and ``_bucketized``."""
@@ -100,11 +102,6 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
     def size(self) -> int:
         """Width of the one-hot output, `num_buckets`."""
         return self.num_buckets
-
-    @property
-    def allows_missing(self) -> bool:
-        """True: there is a bucket for missing numbers."""
-        return True
 
     @property
     def needs_fit(self) -> bool:

@@ -72,7 +72,7 @@ class ParsedColumn(NumericColumn):
     The attributes that it learns are those of `NumericColumn`.
     """
 
-    shape = (1,)
+    shape = (1,)  # no parameter: a string is one number
 
     def __init__(
         self,
@@ -102,11 +102,12 @@ class ParsedColumn(NumericColumn):
 
     def _raw(self, table: Table) -> np.ndarray:
         cells = table.cells(self.key)
-        if cells.dtype.kind in "biuf" and self.parse == "number":
+        if self.parse != "number":
+            return _part(_times(cells, self.key), self.parse)
+        # Of a CSV file that is read in parts, some may hold nothing but numbers.
+        if cells.dtype.kind in "biuf":
             return numbers(cells, self.key)
-        if self.parse == "number":
-            return _parsed(cells, self.key, _number, np.dtype(np.float64))
-        return _part(_times(cells, self.key), self.parse)
+        return _parsed(cells, self.key, _number, np.dtype(np.float64))
 
 
 def are_numbers(distinct: np.ndarray) -> bool:

@@ -166,8 +166,6 @@ def read_column(value: Any, key: Hashable) -> Any:
         As `read_cells`; also if the cells of an array are empty, or a sparse array has
         not two dimensions.
     """
-    if isinstance(value, pd.Series):
-        return value
     if scipy.sparse.issparse(value):
         return plain_matrix(value, key)
     cells = read_cells(value, key)

@@ -56,6 +56,10 @@ class SparseMatrixColumn(CategoricalColumn):
     """
 
     is_summed = True
+    takes_sparse = True
+    needs_fit = True  # for there are the width and the scale
+    # What is not stored is zero, and no gap.
+    allows_missing = False
 
     key: Key = "x"
 
@@ -68,21 +72,6 @@ class SparseMatrixColumn(CategoricalColumn):
     def weight_key(self) -> str:
         """Key of the ids and ``_values``."""
         return f"{self.encoded_key}_values"
-
-    @property
-    def needs_fit(self) -> bool:
-        """True, for there are the width and the scale."""
-        return True
-
-    @property
-    def allows_missing(self) -> bool:
-        """False: a number that is not stored is zero."""
-        return False
-
-    @property
-    def takes_sparse(self) -> bool:
-        """True; numbers that are not in a sparse matrix are taken, too."""
-        return True
 
     @property
     def _scale(self) -> np.ndarray:

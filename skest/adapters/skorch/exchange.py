@@ -71,9 +71,11 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
     True
     """
     spec, head, scale = _parts(estimator)
-    if spec.network is None or not isinstance(head, SingleTaskHead):
-        raise ValueError(_no_counterpart(estimator))
-    answers = head.predictions(torch.zeros(1, head.logits_dimension))
+    network: Any = spec.network
+    is_single = isinstance(head, SingleTaskHead)
+    answers = (
+        head.predictions(torch.zeros(1, head.logits_dimension)) if is_single else {}
+    )
     if PredictionKeys.CLASS_IDS in answers:
         n_classes = answers[PredictionKeys.PROBABILITIES].shape[1]
         key, net_class = PredictionKeys.PROBABILITIES, NeuralNetClassifier
@@ -82,15 +84,18 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
         key, net_class = PredictionKeys.PREDICTIONS, NeuralNetRegressor
         options = net_params
     else:
-        raise ValueError(_no_counterpart(estimator))
+        raise ValueError(
+            "to_skorch takes classifiers with one label per row, and regressors; this "
+            f"{type(estimator).__name__} was fitted to another kind of y."
+        )
     checkpoint: Any = estimator.estimator_.checkpoint
-    load_variables(spec.network, checkpoint.variables)
+    load_variables(network, checkpoint.variables)
     own = {
         "criterion": _HeadLoss(head, scale),
         "dataset": _Rows,
         "predict_nonlinearity": partial(_answer, head=head, key=key),
     }
-    module = _KeywordNetwork(spec.network, scale)
+    module = _KeywordNetwork(network, scale)
     return net_class(module, **{**own, **options}).initialize()
 
 
@@ -200,13 +205,6 @@ def _parts(
     # The canned models need no batch to read shapes from: their columns know them.
     spec = fitted._model_fn(head)({}, None, ModeKeys.PREDICT)
     return spec, head, fitted._scale
-
-
-def _no_counterpart(estimator: Any) -> str:
-    return (
-        "to_skorch takes classifiers with one label per row, and regressors; this "
-        f"{type(estimator).__name__} was fitted to another kind of y."
-    )
 
 
 def _answer(logits: Tensor, head: SingleTaskHead, key: str) -> Tensor:

@@ -309,7 +309,7 @@ def columns_of(y: Any) -> dict[Any, Any]:
         # arrays.
         y = {k: v.toarray() if issparse(v) else v for k, v in y.items()}
     if isinstance(y, Mapping) or is_frame(y):
-        table = Table(_with_objects(y))
+        table = Table(y)
         return {key: table.cells(key) for key in table.keys}
     # Columns of an array get names: tf.estimator's MultiHead, too, asks for unique ones.
     array = y.toarray() if issparse(y) else np.asarray(y)
@@ -322,24 +322,6 @@ def columns_of(y: Any) -> dict[Any, Any]:
             f"dimensions; got shape {array.shape}."
         )
     return {f"{_ONLY}{i}": array[:, i] for i in range(array.shape[1])}
-
-
-def _with_objects(y: Any) -> Any:
-    """Let integers and booleans with gaps keep their types, which pandas knows anyway."""
-    if isinstance(y, Mapping | pd.DataFrame):
-        return y
-    import narwhals.stable.v2 as nw
-
-    columns = {}
-    for series in nw.from_native(y, eager_only=True).iter_columns():
-        has_gaps = bool(series.null_count())
-        is_whole = series.dtype.is_integer() or series.dtype == nw.Boolean
-        columns[series.name] = (
-            np.array(series.to_list(), dtype=object)
-            if has_gaps and is_whole
-            else series.to_native()
-        )
-    return columns
 
 
 class TargetForm:
