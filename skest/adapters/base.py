@@ -410,6 +410,8 @@ class SkestEstimator(
         """Return the seed of this fit; None leaves it to the operating system."""
         if self.random_state is None:
             return None if self.config is None else self.config.random_seed
+        # A RandomState gives another seed to each fit, as scikit-learn's estimators
+        # take it.
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _batch_size(self, n_rows: int) -> int:

@@ -116,6 +116,7 @@ def with_parameters(cls: type[_T]) -> type[_T]:
         order = [name for name in base if name not in order] + order
     signature = inspect.signature(made.__init__)
     itself, *arguments = signature.parameters.values()
+    # Positional ones stay in front, as Python demands.
     arguments.sort(
         key=lambda a: order.index(a.name) if declared[a.name].kw_only else -1
     )

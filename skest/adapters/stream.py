@@ -123,9 +123,12 @@ class StreamTrained(SkestEstimator):
             input_context=None,
         )
         source = Source(data)
+        # What `input_fn` has opened is closed, also where training fails or ends before
+        # it.
         with contextlib.closing(source):
             resume = self.__sklearn_is_fitted__()
             first = self._first_rows(source, classes, resume)
+            # Steps without a known end have a constant rate.
             self._schedule(None)
             if steps is None and max_steps is None:
                 steps = self.max_steps
@@ -146,6 +149,7 @@ class StreamTrained(SkestEstimator):
         """Check the first batch, and begin a model with it unless there is one."""
         if resume:
             self._check_resumed()
+        # It is not lost: the source gives it again as the first one to train on.
         batch = source.first_batch()
         if batch is None:
             raise ValueError(
@@ -181,6 +185,7 @@ class StreamTrained(SkestEstimator):
                 ready[parameter] = copy.copy(given)
             else:
                 _check_complete(columns, parameter)
+                # Nothing is left to learn: wrong cells are told, and names are kept.
                 ready[parameter] = columns.fit(rows.features)
         return ready
 
@@ -197,6 +202,8 @@ class StreamTrained(SkestEstimator):
 
     def _stream(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """Yield what the core is trained on, batch by batch."""
+        # A table is one that `input_fn` returns, an ArrayDataset: it knows its own
+        # batches.
         raw = source.batches() if source.table is None else iter(source.table)
         for batch in raw:
             pair = batch if isinstance(batch, tuple) else (batch, None)
@@ -247,6 +254,8 @@ class _StreamProgress(Progress):
 
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Add the loss; all of them would be too many to keep."""
+        # On the device, in 64 bits: to read each loss would wait for an accelerator,
+        # and a sum of a million of float32 loses its digits.
         self._sum = self._sum + loss.double()
         self._n_batches += 1
         super().after_step(run, loss)

@@ -115,6 +115,7 @@ class UserModel:
         self, features: Any, labels: Any, mode: str, config: RunConfig
     ) -> EstimatorSpec:
         function = self._model_fn
+        # Only who names them gets them, as in tf.estimator.
         if "params" in model_fn_arguments(function, self._params):
             # Not by ModelFn, which would copy what is given as well.
             params = {**self._given, **copy.deepcopy(self._params or {})}
@@ -220,6 +221,7 @@ def _update_metrics(
 def _prepare(network: nn.Module, dtype: torch.dtype) -> None:
     """Cast a network, and let it take features with the weights beside them."""
     network.to(dtype)
+    # A hook and no module around it, whose name would be in those of all variables.
     network.register_forward_pre_hook(
         lambda _, arguments: (_given(arguments[0]), *arguments[1:])
     )

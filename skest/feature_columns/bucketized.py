@@ -131,14 +131,14 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
             )
         check_boundaries(self.boundaries, owner, self.source_column.dtype, least=1)
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        source = self.source_column.fitted(table, sample_weight)
+    def _learn(self, table: Table) -> dict[str, Any]:
+        source = self.source_column.fitted(table)
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"boundaries_": self.cuts}
         values, unknown = source.values(table)
         known = np.ones(values.shape, bool) if unknown is None else ~unknown
-        numbers = known_numbers(values, known, sample_weight, table.target, source.key)
+        numbers = known_numbers(values, known, table, source.key)
         if self.boundaries.startswith("quantiles:"):
             n = int(self.boundaries.removeprefix("quantiles:"))
             boundaries = _quantiles(numbers, n)

@@ -208,12 +208,9 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             is_dense = all(isinstance(column, DenseColumn) for _, column in named)
             kind = "dense" if is_dense else "linear"
             named = self.with_inferred(table, table.keys, kind)._named_columns
-        table = table.with_target(y)
-        weight = checked_weight(sample_weight, table)
+        table = table.with_target(y, checked_weight(sample_weight, table))
         # All before any is kept, so that what an earlier fit learned outlives a refusal.
-        self.columns_ = [
-            (n, column._fitted_alone(table, weight)) for n, column in named
-        ]
+        self.columns_ = [(name, column._fitted_alone(table)) for name, column in named]
         self._remember_features(table)
         return self
 
@@ -274,11 +271,11 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         >>> columns.encode(features)["town_target_statistics"].shape
         torch.Size([10, 2])
         """
-        table = self._table(X).with_target(y)
+        table = self._table(X).with_target(y, sample_weight)
         generator = np.random.default_rng(seed)
         found: dict[str, np.ndarray] = {}
         for column in self.active:
-            found |= column.training_features(table, sample_weight, generator)
+            found |= column.training_features(table, generator)
         return found
 
     def encode(self, X: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

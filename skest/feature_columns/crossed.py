@@ -164,10 +164,9 @@ class CrossedColumn(CategoricalColumn):
                 f"columns; got {key!r}. Cut numbers with bucketized_column first."
             )
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         fitted = [
-            key.fitted(table, sample_weight) if _is_column(key) else key
-            for key in _leaves(self.keys)
+            key.fitted(table) if _is_column(key) else key for key in _leaves(self.keys)
         ]
         return {"keys_": fitted}
 

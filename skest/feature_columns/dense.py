@@ -232,7 +232,10 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     def size(self) -> int:
         """Length of the vectors."""
         if isinstance(self.dimension, str):
-            return auto_dimension(self.categorical.num_buckets)
+            # The rule of Wang et al., "Deep & Cross Network" (arXiv 1708.05123, section
+            # 4.2), up to a length.
+            dimension = round(6 * self.categorical.num_buckets**0.25)
+            return min(_LARGEST_AUTO_DIMENSION, dimension)
         return self.dimension
 
     def _validate(self) -> None:
@@ -355,9 +358,3 @@ def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> N
         values[outside] = again
         outside = outside[again.abs() > 2]
     block.mul_(std)
-
-
-def auto_dimension(num_buckets: int) -> int:
-    """Return a length of embedding vectors that suits a number of ids."""
-    # The rule of Wang et al., "Deep & Cross Network" (arXiv 1708.05123, section 4.2).
-    return min(_LARGEST_AUTO_DIMENSION, round(6 * num_buckets**0.25))

@@ -249,6 +249,8 @@ class _ColumnFeatures(nn.Module):
         found: dict[str, Tensor] = {}
         for group in self.interpolations:
             tables = [self.get_parameter(parameter_name(n)) for n in group.columns]
+            # The elements of all columns come from one look-up; here each column gets
+            # its own back.
             parts = group(tables, encoded).split(group.n_elements, dim=1)
             found |= zip(group.columns, (p.flatten(1) for p in parts), strict=True)
         return found
@@ -269,6 +271,7 @@ class _ColumnFeatures(nn.Module):
         return found
 
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
+        # In the order of the outputs, by which they are taken below.
         vectors = iter(self._embedded(encoded) if self._lookups else ())
         computed = self._interpolated(encoded) | self._periodic(encoded)
         outputs = [
@@ -283,6 +286,7 @@ class _ColumnFeatures(nn.Module):
 
     def row_lookups(self) -> list[RowLookup]:
         """Return the look-ups of rows that `forward` makes."""
+        # Parameter servers bring these rows before a step.
         tables = self.column_parameters()
         return [
             RowLookup(tables[o.column], o.key, o.weight_key is not None)
@@ -571,6 +575,8 @@ class LinearFeatures(nn.Module):
                 # Linear weights begin at zero, as in tf.feature_column.linear_model.
                 make = functools.partial(torch.zeros_like, empty)
                 weights = row_table(own_values(empty, make))
+                # Numbers of a sparse matrix have no mean over a row: theirs is X @
+                # weights.
                 combiner = "sum" if column.is_summed else sparse_combiner
                 keys = (column.encoded_key, column.weight_key)
                 self.looked_up.append((column.name, *keys, combiner))
@@ -584,6 +590,8 @@ class LinearFeatures(nn.Module):
             self.register_parameter(parameter_name(column.name), weights)
         self.multiplied = [column.name for column in dense]
         self.interpolations: Any = nn.ModuleList(grouped(interpolated))
+        # Dense columns may have tables of their own: also in a linear model, an
+        # embedding is one.
         self.dense = (
             DenseFeatures(dense, dtype, generator, initialize) if dense else None
         )

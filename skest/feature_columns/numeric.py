@@ -167,6 +167,7 @@ class NumericColumn(DenseColumn):
         return (
             self.default_value == "mean"
             or self.indicate_missing == "auto"
+            # A function has nothing to learn.
             or isinstance(self.normalizer, str)
         )
 
@@ -190,6 +191,7 @@ class NumericColumn(DenseColumn):
         if isinstance(self.default_value, str):
             # The one string that is allowed is "mean".
             return self._learned("fill_", "give a number for 'default_value'")
+        # One number for all elements, or one for each.
         return np.broadcast_to(np.ravel(self.default_value), self.n_elements)
 
     @property
@@ -254,8 +256,8 @@ class NumericColumn(DenseColumn):
                 f"{_dtype_name(self.dtype)} cannot hold. Give another value or dtype."
             )
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        raw = self._cells(table)
+    def _learn(self, table: Table) -> dict[str, Any]:
+        raw, weight = self._cells(table), table.weight
         warn_of_merged(raw, self.dtype, self.key)
         values, missing = self._checked(raw, copy=False)
         learned: dict[str, Any] = {}
@@ -263,12 +265,12 @@ class NumericColumn(DenseColumn):
             # An indicator of gaps that training lacks would keep an untrained weight.
             learned["indicated_"] = np.arange(0)
             if missing is not None:
-                gaps = _counted(missing, sample_weight)
+                gaps = _counted(missing, weight)
                 learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
         # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             if missing is not None:
-                self._check_present(missing, sample_weight)
+                self._check_present(missing, weight)
             mean, scale = table.learned(
                 # The parts of a network have columns of the same numbers.
                 (
@@ -278,8 +280,7 @@ class NumericColumn(DenseColumn):
                     self.cell_shape,
                     self.dtype,
                 ),
-                sample_weight,
-                lambda: mean_and_scale(values, missing, sample_weight),
+                lambda: mean_and_scale(values, missing, weight),
             )
             self._check_statistics(scale)
         if self.default_value == "mean":
@@ -288,14 +289,14 @@ class NumericColumn(DenseColumn):
             learned["center_"], learned["scale_"] = mean, scale
         elif self.normalizer == "minmax":
             # MinMaxScaler takes no weights; a row of weight 0 is one that is not there.
-            counted = slice(None) if sample_weight is None else sample_weight > 0
+            counted = slice(None) if weight is None else weight > 0
             range_scaler = MinMaxScaler().fit(with_gaps(values, missing)[counted])
             # The scale of scikit-learn is the reciprocal of the range, and 1 of an
             # empty one.
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
         elif self.normalizer in ("quantile", "robust"):
-            elements = list(_elements(values, missing, sample_weight))
+            elements = list(_elements(values, missing, weight))
             with np.errstate(over="ignore"):
                 if self.normalizer == "quantile":
                     maps = [UniformMap.learned(*element) for element in elements]
@@ -308,6 +309,8 @@ class NumericColumn(DenseColumn):
         return learned
 
     def _check_statistics(self, of_elements: Iterable[Any]) -> None:
+        # The square of a number above 1e154 is infinite, and so would be what scales
+        # all others.
         for i, learned in enumerate(of_elements):
             if not np.isfinite(learned).all():
                 raise ValueError(
@@ -438,6 +441,7 @@ class NumericColumn(DenseColumn):
         """Return numbers in the learned scale, in the memory of those given."""
         if self.normalizer is not None:
             center, scale = (self._learned(n, _REMEDY) for n in ("center_", "scale_"))
+            # What becomes infinite here is looked for by whoever calls.
             with np.errstate(all="ignore"):
                 values -= center.astype(values.dtype, copy=False)
                 values /= scale.astype(values.dtype, copy=False)
@@ -457,6 +461,8 @@ class NumericColumn(DenseColumn):
         missing: np.ndarray | None,
     ) -> np.ndarray:
         shape = (len(values), *self.cell_shape)
+        # Back into the type of the column: many functions compute in float64 whatever
+        # they get.
         result = np.asarray(normalizer(values.reshape(shape)), dtype=values.dtype)
         if result.shape != shape:
             raise ValueError(
@@ -533,8 +539,8 @@ class OverNumeric(DenseColumn):
             )
         return owner
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        return {"source_column_": self.source_column.fitted(table, sample_weight)}
+    def _learn(self, table: Table) -> dict[str, Any]:
+        return {"source_column_": self.source_column.fitted(table)}
 
 
 def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
@@ -555,5 +561,6 @@ def _elements(
 def _dtype_name(dtype: Any) -> Any:
     try:
         return np.dtype(dtype).name
+    # What is no type at all is named by the check, as one that is not allowed.
     except TypeError:
         return dtype

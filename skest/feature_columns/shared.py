@@ -159,6 +159,7 @@ class SharedEmbeddingColumn(EmbeddingColumn):
     @property
     def name(self) -> str:
         """Name of the categorical column and ``_shared_embedding``."""
+        # As TensorFlow's SharedEmbeddingColumn is called.
         return f"{self.categorical_column.name}_shared_embedding"
 
     @property
@@ -223,14 +224,15 @@ class SharedEmbeddingColumn(EmbeddingColumn):
             )
         super()._validate()
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         sources = [innermost(column) for column in self.categorical_columns]
         # Its ids are given: nothing is learned from all columns together.
         if _given_size(sources[0]) is not None:
-            return super()._learn(table, sample_weight)
-        joined, weight = _joined([s.key for s in sources], table, sample_weight)
+            return super()._learn(table)
+        joined, weight = _joined([source.key for source in sources], table)
         # The column learns from the values of all as if they were its own.
-        return super()._learn(Table({sources[self.position].key: joined}), weight)
+        joined_table = Table({sources[self.position].key: joined})
+        return super()._learn(joined_table.with_target(None, weight))
 
 
 def _check_columns(columns: Any) -> None:
@@ -250,6 +252,7 @@ def _check_pair(first: CategoricalColumn, other: CategoricalColumn) -> None:
     """Raise ValueError unless the ids of two columns can mean the same."""
     a, b = innermost(first), innermost(other)
     where = f"Columns {first.name!r} and {other.name!r} cannot share an embedding"
+    # An id of a hash and one of a vocabulary mean nothing in common.
     if type(a) is not type(b):
         raise ValueError(
             f"{where}, because they are of different kinds, {type(a).__name__} and "
@@ -309,9 +312,7 @@ def _given_size(column: CategoricalColumn) -> int | None:
         return None
 
 
-def _joined(
-    keys: Sequence[Key], table: Table, sample_weight: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _joined(keys: Sequence[Key], table: Table) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the cells of all raw columns below one another, and their weights."""
     columns = [table.factorized(key) for key in keys]
     strings = [k for k, c in zip(keys, columns, strict=True) if c.are_strings]
@@ -331,5 +332,5 @@ def _joined(
         found = found.reshape(table.n_rows, -1)
         block[:, : found.shape[1]] = found
     # A row has a cell in each column, and its weight in each block.
-    weights = None if sample_weight is None else np.tile(sample_weight, len(columns))
+    weights = None if table.weight is None else np.tile(table.weight, len(columns))
     return values.reshape(-1, width), weights

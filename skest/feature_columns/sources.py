@@ -56,10 +56,6 @@ def eager_frame(X: Any) -> Any:
             f"Column {name!r} occurs {count} times in X; names must be unique. Rename or "
             "drop columns."
         )
-    return _viewed_frame(X)
-
-
-def _viewed_frame(X: Any) -> Any:
     import narwhals.stable.v2 as nw  # only for frames that are not pandas
 
     try:

@@ -80,11 +80,11 @@ class SparseMatrixColumn(CategoricalColumn):
     def _validate(self) -> None:
         check_key(self.key, "SparseMatrixColumn")
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         matrix = self._read(table)
-        if sample_weight is not None:
+        if table.weight is not None:
             # A row of weight 0 counts nowhere, not even by its largest number.
-            matrix = matrix[np.flatnonzero(sample_weight)]
+            matrix = matrix[np.flatnonzero(table.weight)]
         # As MaxAbsScaler of scikit-learn: a mean would make numbers of all the zeros.
         largest = abs(matrix).max(axis=0).toarray().ravel()
         return {"scale_": np.where(largest > 0, largest, 1).astype(np.float64)}

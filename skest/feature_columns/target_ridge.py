@@ -114,14 +114,14 @@ class TargetRidgeColumn(CrossFittedColumn):
         check_categorical(self.categorical_column, "a TargetRidgeColumn")
         check_positive(self.alpha, "alpha", f"column {self.name!r}")
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        categorical = self.categorical_column.fitted(table, sample_weight)
+    def _learn(self, table: Table) -> dict[str, Any]:
+        categorical = self.categorical_column.fitted(table)
         cells = self._cells(categorical, table)
         classes = list(map(classes_of, arrays_of(table.target)))
         values = numbers_of(table.target, classes, table.n_rows)
-        rarity, coefficients, intercept = self._ridge(cells, values, sample_weight)
+        rarity, coefficients, intercept = self._ridge(cells, values, table.weight)
         counts = _log_counts(cells)[:, np.newaxis]
-        center, scale = mean_and_scale(counts, None, sample_weight)
+        center, scale = mean_and_scale(counts, None, table.weight)
         return {
             "categorical_column_": categorical,
             "classes_": classes,

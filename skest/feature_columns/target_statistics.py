@@ -101,10 +101,7 @@ class CrossFittedColumn(DenseColumn):
         return f"__training_{self.name}__"
 
     def training_features(
-        self,
-        table: Table,
-        sample_weight: np.ndarray | None,
-        generator: np.random.Generator,
+        self, table: Table, generator: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return for each fold of the rows what is learned from the other folds."""
         cells = self._cells(self.categorical, table)
@@ -114,7 +111,7 @@ class CrossFittedColumn(DenseColumn):
         result = np.empty((table.n_rows, self.size), np.float32)
         for number in range(_FOLDS):
             inside, others = fold == number, fold != number
-            weight = None if sample_weight is None else sample_weight[others]
+            weight = None if table.weight is None else table.weight[others]
             result[inside] = self._numbers_by_others(
                 cells[inside], cells[others], values[others], weight
             )
@@ -194,16 +191,16 @@ class TargetStatisticsColumn(CrossFittedColumn):
                 f"more; got {self.smooth!r}."
             )
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        categorical = self.categorical_column.fitted(table, sample_weight)
+    def _learn(self, table: Table) -> dict[str, Any]:
+        categorical = self.categorical_column.fitted(table)
         # One more, for cells without an id: they, too, have labels.
         n_levels = categorical.num_buckets + 1
         levels = self._cells(categorical, table)
         classes = list(map(classes_of, arrays_of(table.target)))
         values = numbers_of(table.target, classes, table.n_rows)
-        raw = self._statistics(levels, n_levels, values, sample_weight)
+        raw = self._statistics(levels, n_levels, values, table.weight)
         # Standardised over the rows, not over the levels, of which most are rare.
-        share = np.bincount(levels, sample_weight, n_levels)
+        share = np.bincount(levels, table.weight, n_levels)
         share = share / (share.sum() or 1)
         center = share @ raw
         scale = np.sqrt(share @ (raw - center) ** 2)
@@ -260,6 +257,7 @@ class TargetStatisticsColumn(CrossFittedColumn):
         raw = self._statistics(others, n_levels, values, sample_weight)
         # As many rows as all folds have, for those that predictions meet have them.
         raw[:, -1] = np.log1p(np.expm1(raw[:, -1]) * (_FOLDS / (_FOLDS - 1)))
+        # In the scale of all rows: the network meets predictions in no other.
         return ((raw - self.center_) / self.scale_)[cells]
 
     def _output_names(self) -> list[str]:
@@ -317,6 +315,7 @@ def _shrunken_means(
     if sample_weight is not None:
         weight *= sample_weight
     total = weight.sum()
+    # The others of a fold may lack all labels of one of several outputs.
     if total == 0:
         return np.zeros(n_levels)
     values = np.where(known, values, 0)
@@ -325,6 +324,7 @@ def _shrunken_means(
     values = values - mean
     counts = np.bincount(levels, weight, n_levels)
     sums = np.bincount(levels, weight * values, n_levels)
+    # A level without rows differs from the mean of all by nothing.
     own = sums / np.where(counts > 0, counts, 1)
     if smooth == "auto":
         # As sklearn.preprocessing.TargetEncoder: what two variances say of the mean.

@@ -143,10 +143,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return f"__training_{self.encoded_key}_of_{self.num_buckets}__"
 
     def training_features(
-        self,
-        table: Table,
-        sample_weight: np.ndarray | None,
-        generator: np.random.Generator,
+        self, table: Table, generator: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return ids of which some are as if their values were unknown."""
         if not self.unknown_rate:
@@ -306,6 +303,7 @@ class VocabularyListColumn(VocabularyColumn):
     @property
     def vocabulary(self) -> dict[Any, int]:
         """Ids of the values, given or learned."""
+        # One that is given is of use without `fit`, as in TensorFlow.
         if "vocabulary_" not in vars(self) and self.vocabulary_list is not None:
             return {value: i for i, value in enumerate(self._given)}
         return self._learned("vocabulary_", "give 'vocabulary_list'")
@@ -378,23 +376,20 @@ class VocabularyListColumn(VocabularyColumn):
             )
         self._check_default(len(values))
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
-        vocabulary = self._most_frequent(table, sample_weight)
+        vocabulary = self._most_frequent(table)
         self._check_default(len(vocabulary))
         return {"vocabulary_": vocabulary}
 
-    def _most_frequent(
-        self, table: Table, sample_weight: np.ndarray | None
-    ) -> dict[Any, int]:
+    def _most_frequent(self, table: Table) -> dict[Any, int]:
         """Return ids of the values that occur often enough."""
         # Counted once for the table: the wide part takes all levels, the deep part the
         # frequent ones.
         distinct, frequency, total = table.learned(
             ("frequencies", self.key, self.delimiter, self.dtype),
-            sample_weight,
-            partial(self._frequencies, table, sample_weight),
+            partial(self._frequencies, table),
         )
         if self.min_frequency != 1:
             is_share = not isinstance(self.min_frequency, Integral)
@@ -419,20 +414,22 @@ class VocabularyListColumn(VocabularyColumn):
         # Sorted, so that ids do not depend on the order of the rows.
         return {value: i for i, value in enumerate(sorted(distinct.tolist()))}
 
-    def _frequencies(
-        self, table: Table, sample_weight: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def _frequencies(self, table: Table) -> tuple[np.ndarray, np.ndarray, float]:
         """Values of rows that count, their frequencies, and that of all cells."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
         counted, weights, total = codes >= 0, None, float(len(codes))
-        if sample_weight is not None:
-            weight = summable(sample_weight)
-            counted &= (sample_weight > 0)[:, np.newaxis]
+        if table.weight is not None:
+            # In whichever order the rows come, the sums are the same, and so is what is
+            # frequent.
+            weight = summable(table.weight)
+            counted &= (table.weight > 0)[:, np.newaxis]
             weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
             # Of all cells: one without a value counts, too.
             total = float(weight.sum())
         codes, size = codes[counted], len(cells.distinct)
+        # By counts: what a very small weight adds may be rounded away, and counts all
+        # the same.
         occurring = np.flatnonzero(np.bincount(codes, minlength=size))
         frequency = np.bincount(codes, weights, minlength=size)
         return cells.distinct[occurring], frequency[occurring], total

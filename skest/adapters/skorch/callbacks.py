@@ -49,6 +49,7 @@ class EncodedRows(Dataset):
 
     @cached_property
     def _encoded(self) -> tuple[Any, Any]:
+        # All rows as one batch: callbacks that score read `X` and `y` as a whole.
         spec, parameters = self._run.spec, list(self._run.network.parameters())
         floats = (p.dtype for p in parameters if p.is_floating_point())
         whole = ArrayDataset(
@@ -111,7 +112,9 @@ class NetView(NeuralNet):
             criterion=_Loss(run.spec.loss),
             optimizer=type(optimizer),
             lr=optimizer.param_groups[0].get("lr"),
+            # skorch's default, of a stream that has no batch size of its own.
             batch_size=128 if run.table is None else run.table.batch_size,
+            # What is held out is the estimator's affair, or `validation`.
             train_split=None,
             callbacks=list(callbacks),
             verbose=verbose,
@@ -140,6 +143,7 @@ class NetView(NeuralNet):
     def infer(self, x: Any, **fit_params: Any) -> Any:
         """Return the output of the network for encoded features, in the learned scale."""
         logits = self.module_(x)
+        # The loss of training takes these, in the scale that is learned, as they are.
         if self.module_.training:
             return logits
         return learned_logits(self.module_, logits)
@@ -178,6 +182,7 @@ class NetView(NeuralNet):
         for key in (PredictionKeys.CLASS_IDS, PredictionKeys.PREDICTIONS):
             if key in answers:
                 values = to_numpy(answers[key])
+                # Metrics of scikit-learn want one dimension for one output.
                 return values[:, 0] if values.shape[1:] == (1,) else values
         return (_probabilities(answers) > 0.5).astype(int)
 
@@ -368,6 +373,7 @@ class SkorchCallbackHook(EpochwiseHook):
 
     def before_step(self, run: Run) -> None:
         """Begin a batch, and perhaps an epoch."""
+        # First, for it may begin an epoch; below, the end of one comes last.
         super().before_step(run)
         self._notify(run, "on_batch_begin", batch=run.batch, training=True)
 
@@ -469,6 +475,8 @@ def _with_dense_gradients(
     for name, parameter in named_parameters:
         if parameter.grad is not None and parameter.grad.is_sparse:
             parameter.grad = parameter.grad.coalesce()
+            # Callbacks reckon with dense gradients, as clip_grad_norm_ does; what they
+            # do to these in place is done to the table's.
             rows = parameter.detach()[parameter.grad.indices()[0]]
             rows.grad = parameter.grad.values()
             yield name, rows
@@ -492,6 +500,7 @@ def _detached(output: Any) -> Any:
 def _check_callback(item: Any) -> None:
     is_pair = isinstance(item, tuple | list) and len(item) == 2
     callback = item[1] if is_pair and isinstance(item[0], str) else item
+    # skorch makes an object of a class, in `initialize`.
     is_class = isinstance(callback, type) and issubclass(callback, Callback)
     if not is_class and not isinstance(callback, Callback):
         raise TypeError(

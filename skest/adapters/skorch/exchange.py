@@ -96,6 +96,7 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
         "predict_nonlinearity": partial(_answer, head=head, key=key),
     }
     module = _KeywordNetwork(network, scale)
+    # The user's parameters go last, so that another loss is possible.
     return net_class(module, **{**own, **options}).initialize()
 
 
@@ -176,6 +177,7 @@ def from_skorch(
     >>> bool((row["probabilities"] == net.predict_proba(X[:1])[0]).all())
     True
     """
+    # The wrong kind of object is refused before its state is asked for.
     estimator = Estimator(skorch_model_fn(net), model_dir=model_dir, config=config)
     net.check_is_fitted()
     n_steps = sum(epoch.get("train_batch_count", 0) for epoch in net.history)
@@ -220,6 +222,7 @@ class _KeywordNetwork(nn.Module):
         _register(self, scale)
 
     def forward(self, **features: Any) -> Tensor:
+        # skorch gives a module a dictionary as keywords; the network takes it as one.
         logits = self.network(features)
         scale, center, low, high = (self.get_buffer(n).to(logits) for n in _SCALE)
         logits = logits * scale + center
@@ -238,8 +241,11 @@ class _HeadLoss(nn.Module):
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         if self._is_scaled:
             scale, center = (self.get_buffer(n).to(logits) for n in ("scale", "center"))
+            # skorch's y has one dimension where it has one number, the logits always
+            # two.
             y = y.reshape(logits.shape[-2:]).to(logits)
             logits, y = ((value - center) / scale for value in (logits, y))
+        # Of several members each learns from errors of its own, as in the estimator.
         if logits.ndim > 2:
             return member_loss(self.head, y, logits, None)
         return self.head.loss(y, logits)
@@ -250,6 +256,8 @@ class _Rows(Dataset):
 
     def __init__(self, X: Any, y: Any = None, length: int | None = None) -> None:
         super().__init__(X, y, length)
+        # skorch's own knows nothing of dictionaries in dictionaries, as wide & deep has
+        # them.
         self.X_indexing = take_rows
 
 
@@ -319,6 +327,8 @@ def skorch_model_fn(net: NeuralNet) -> Callable[..., EstimatorSpec]:
     """
     if not isinstance(net, NeuralNet):
         raise TypeError(f"'net' must be a skorch.NeuralNet; got {type(net).__name__}.")
+    # A copy without its state: what becomes of the caller's net must not change this
+    # model.
     return partial(_model_fn, net=clone(net))
 
 
@@ -337,6 +347,7 @@ def _model_fn(
     own = {key: value for key, value in (params or {}).items() if key not in unknown}
     # Without a device skorch leaves tensors where they are.
     built.set_params(**own, device=None, verbose=0)
+    # Those are for skorch's loop, and would be told of no training.
     built.set_params(callbacks="disable").initialize()
     if isinstance(built, NeuralNetRegressor) and labels is not None:
         _check_numbers(labels)
@@ -376,6 +387,7 @@ class SkorchNetwork(nn.Module):
             # saved.
             if name.endswith("_") and isinstance(part, nn.Module):
                 self.add_module(name.removesuffix("_"), part)
+        # Not a module, and so none of its children: their variables are here once.
         self._net = net
 
     def forward(self, features: Any) -> Any:

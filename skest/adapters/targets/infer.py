@@ -300,6 +300,8 @@ class GivenTarget(Target):
     def loss_keys(self) -> Sequence[Any]:
         """The prediction that is the logits: that of numbers, if they have no link."""
         head = self._head
+        # As of tf.estimator's RegressionHead, logits are among the predictions with a
+        # link only.
         has_link = not isinstance(head, RegressionHead) or head.inverse_link_fn
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
 
