@@ -292,12 +292,7 @@ class SkestEstimator(
         return scale if scale is None or self._has_schedule else scale.unbounded()
 
     def _train(
-        self,
-        rows: Rows,
-        held_out: Rows | None,
-        course: Course,
-        *,
-        resume: bool,
+        self, rows: Rows, held_out: Rows | None, course: Course, *, resume: bool
     ) -> None:
         """Train the network on rows that its columns have learned from."""
         self._is_refit = False

@@ -98,6 +98,8 @@ class SkestCombined(CombinedParameters, SkestEstimator):
     dnn_feature_columns_: FeatureColumns | None
 
     _column_parameters: ClassVar[dict[str, str]] = {
+        # The name of the part in the network is what stands before "feature_columns":
+        # "linear" is in tf.estimator's variables, too.
         "linear_feature_columns": "linear",
         "dnn_feature_columns": "dense",
     }

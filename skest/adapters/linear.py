@@ -285,6 +285,7 @@ class LinearRegressor(LossParameters, SkestLinear, SkestRegressor):
 
     def _weights_and_bias(self) -> tuple[np.ndarray, np.ndarray]:
         weights, bias = super()._weights_and_bias()
+        # As scikit-learn's regressions of one target: a vector and a number.
         return (weights, bias) if self._target.shape else (weights[0], bias[0])
 
 

@@ -244,6 +244,8 @@ class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
         if given is not None:
             return given
         owner = type(self).__name__
+        # Columns with names are targets by themselves, also where all of them are zeros
+        # and ones.
         if isinstance(y, Mapping) or is_frame(y):
             return infer.several_targets(y, "auto", None, owner)
         columns = columns_of(y)

@@ -6,6 +6,7 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite, compute_class_weight
 from sklearn.utils.metaestimators import available_if
@@ -119,9 +120,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         # The softmax of 0 and z has the sigmoid of z as its second part.
         if logits.shape[1] == 1:
             logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
-        # Exponentials of large logits would overflow; the largest is 0 now.
-        logits = logits - logits.max(axis=1, keepdims=True)
-        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return log_softmax(logits, axis=1)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the logits.

@@ -67,13 +67,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     # Rows
 
     def _check_rows(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        classes: Any = None,
-        *,
-        reset: bool,
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, reset: bool
     ) -> Rows:
         """Validate and weigh training data; rows of weight zero are dropped."""
         if y is None:
@@ -294,6 +288,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _warn_of_unread(self) -> None:
         """Tell which columns of a table no feature column reads."""
+        # A dictionary or a frame: the columns of an array have no names to be warned
+        # of.
         given = self._columns_of_user
         is_table = "feature_names_in_" in vars(self) and not self._needs_names
         if not (is_table and given and all(c.remainder is None for c in given)):

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 from sklearn.callback import with_callbacks
@@ -215,6 +216,7 @@ class StreamTrained(SkestEstimator):
             yield features, rows.labels
 
 
+@dataclass
 class _Batches:
     """An ``input_fn`` that gives the core what a model makes of the batches of a user.
 
@@ -222,25 +224,21 @@ class _Batches:
     anew.
     """
 
-    def __init__(
-        self,
-        model: "StreamTrained",
-        source: Source | None,
-        input_fn: Callable[..., Any],
-    ) -> None:
-        self._model, self._source, self._input_fn = model, source, input_fn
+    model: StreamTrained
+    source: Source | None
+    input_fn: Callable[..., Any]
 
     def __call__(self, config: RunConfig, input_context: InputContext | None) -> Any:
-        source = self._source
+        source = self.source
         # A generator that has begun cannot be sent, nor divided: it is made again.
         if source is None or input_context is not None:
-            params = self._model.get_params(deep=False)
+            params = self.model.get_params(deep=False)
             told = {"mode": ModeKeys.TRAIN, "params": params, "config": config}
-            source = Source(call_sharded(self._input_fn, input_context, **told))
-        return self._model._stream(source)
+            source = Source(call_sharded(self.input_fn, input_context, **told))
+        return self.model._stream(source)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_source": None}
+        return {**vars(self), "source": None}
 
 
 class _StreamProgress(Progress):

@@ -82,6 +82,7 @@ def _parts(model: Any) -> Iterator[TitledTable]:
             # By what they read: a column's own name says little more than its kind.
             rows = [(d.reads, d.kind, d.size, d.learned) for d in described]
             yield TitledTable(title, ("column", "kind", "size", "learned"), rows)
+    # Of no step trained there is none, and no layer to tell of.
     checkpoint = model.estimator_.checkpoint
     if checkpoint is not None:
         yield layers_of(checkpoint)

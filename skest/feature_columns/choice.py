@@ -333,10 +333,7 @@ def _warn_of_minus_one(cells: Factorized, key: Key) -> None:
 
 
 def _numeric(
-    make: Callable[..., NumericColumn],
-    key: Key,
-    values: np.ndarray,
-    dtype: str | None,
+    make: Callable[..., NumericColumn], key: Key, values: np.ndarray, dtype: str | None
 ) -> NumericColumn:
     return make(
         key,

@@ -370,7 +370,7 @@ class WeightedCategoricalColumn(CategoricalOver):
             f"weighted column {self.name!r}",
             "weight_feature_key",
         )
-        # The key and the type of weights are checked as those of other numbers.
+        # The type of weights is checked as that of other numbers.
         self._numeric(1).validated()
 
     def _numeric(self, n_values: int) -> NumericColumn:

@@ -133,22 +133,9 @@ _Output = (
 )
 
 
-class RowLookup(NamedTuple):
-    """One look-up of rows that a module makes in every forward pass.
-
-    Parameters
-    ----------
-    table : Parameter
-        Whose rows are looked up.
-    key : str
-        Of the ids among the encoded features.
-    is_weighted : bool
-        Whether an id may be left out because of its weight.
-    """
-
-    table: nn.Parameter
-    key: str
-    is_weighted: bool
+# A table, the key of its ids among the encoded features, and whether an id may be left out
+# because of its weight.
+_RowLookup = tuple[nn.Parameter, str, bool]
 
 
 class _ColumnFeatures(nn.Module):
@@ -284,12 +271,12 @@ class _ColumnFeatures(nn.Module):
         ]
         return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
-    def row_lookups(self) -> list[RowLookup]:
+    def row_lookups(self) -> list[_RowLookup]:
         """Return the look-ups of rows that `forward` makes."""
         # Parameter servers bring these rows before a step.
         tables = self.column_parameters()
         return [
-            RowLookup(tables[o.column], o.key, o.weight_key is not None)
+            (tables[o.column], o.key, o.weight_key is not None)
             for o in self.outputs
             if isinstance(o, EmbeddingOutput)
         ]
@@ -630,10 +617,10 @@ class LinearFeatures(nn.Module):
             logits = logits + self.dense(encoded) @ stacked
         return logits
 
-    def row_lookups(self) -> list[RowLookup]:
+    def row_lookups(self) -> list[_RowLookup]:
         """Return the look-ups of rows that `forward` makes itself."""
         return [
-            RowLookup(self._parameter(name), key, weight_key is not None)
+            (self._parameter(name), key, weight_key is not None)
             for name, key, weight_key, _ in self.looked_up
         ]
 

@@ -420,7 +420,7 @@ class NumericColumn(DenseColumn):
             values = np.where(missing, fill.astype(values.dtype), values)
         # A function of the user's may do anything: its result is checked, not its code.
         if callable(self.normalizer):
-            return self._called(self.normalizer, values, missing), missing
+            return self._called(values, missing), missing
         # Each element has knots of its own, and as many as it has distinct numbers.
         if self.normalizer == "quantile":
             maps = self._learned("quantile_maps_", _REMEDY)
@@ -454,12 +454,8 @@ class NumericColumn(DenseColumn):
             (np.isfinite(values) | (False if unfilled is None else unfilled)).all()
         )
 
-    def _called(
-        self,
-        normalizer: Callable[[np.ndarray], np.ndarray],
-        values: np.ndarray,
-        missing: np.ndarray | None,
-    ) -> np.ndarray:
+    def _called(self, values: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+        normalizer: Any = self.normalizer
         shape = (len(values), *self.cell_shape)
         # Back into the type of the column: many functions compute in float64 whatever
         # they get.

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Hashable
 from datetime import date
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,11 +104,13 @@ class ParsedColumn(NumericColumn):
     def _raw(self, table: Table) -> np.ndarray:
         cells = table.cells(self.key)
         if self.parse != "number":
-            return _part(_times(cells, self.key), self.parse)
+            return _part(_times_of(table, self.key), self.parse)
         # Of a CSV file that is read in parts, some may hold nothing but numbers.
         if cells.dtype.kind in "biuf":
             return numbers(cells, self.key)
-        return _parsed(cells, self.key, _number, np.dtype(np.float64))
+        # Once for the number and for the piecewise-linear column beside it.
+        parse = partial(_parsed, cells, self.key, _number, np.dtype(np.float64))
+        return table.learned(("parsed numbers", self.key), parse)
 
 
 def are_numbers(distinct: np.ndarray) -> bool:
@@ -150,8 +153,8 @@ def varying_parts(table: Table, key: Key) -> list[str]:
     ValueError
         If a cell is no date.
     """
-    times = _times(table.cells(key), key)
-    # Each time once: a part takes several passes, and rows have few days.
+    times = _times_of(table, key)
+    # Each time once: a million rows have few days.
     times = np.unique(times[~np.isnat(times)])
     return [
         part
@@ -192,6 +195,11 @@ def _number(cell: Any) -> float:
     return float(cell)
 
 
+def _times_of(table: Table, key: Key) -> np.ndarray:
+    # Each part is a column of its own, and strings take long to read.
+    return table.learned(("times", key), partial(_times, table.cells(key), key))
+
+
 def _times(cells: Cells, key: Hashable) -> np.ndarray:
     """Return dates as microseconds, which hold every year that has four digits."""
     if isinstance(cells, pd.Series) and cells.dtype.kind == "M":
@@ -221,21 +229,10 @@ def _time(cell: Any) -> np.datetime64:
 
 
 def _part(times: np.ndarray, part: str) -> np.ndarray:
-    # Floats all of them, for a missing part is NaN.
-    result: np.ndarray
-    missing = np.isnat(times)
-    # Any date will do: what it gives is put aside at the end.
-    times = np.where(missing, np.datetime64(0, "us"), times)
-    days = times.astype("datetime64[D]")
+    """Return a part of dates as floats, for a missing one is NaN."""
     if part == "seconds":
-        result = times.astype(np.int64) / 1e6
-    elif part == "month":
-        result = times.astype("datetime64[M]").astype(np.int64) % 12 + 1.0
-    elif part == "weekday":
-        result = (days.astype(np.int64) + 3) % 7.0  # 1970 began with a Thursday
-    elif part == "hour":
-        result = (times - days).astype("timedelta64[h]").astype(np.float64)
-    else:  # day_of_year
-        years = times.astype("datetime64[Y]").astype("datetime64[D]")
-        result = (days - years).astype(np.int64) + 1.0
-    return np.where(missing, np.nan, result)
+        return np.where(np.isnat(times), np.nan, times.astype(np.int64) / 1e6)
+    # pandas 4 has no other name for it.
+    attribute = "day_of_week" if part == "weekday" else part
+    found: np.ndarray = getattr(pd.DatetimeIndex(times), attribute).to_numpy(np.float64)
+    return found

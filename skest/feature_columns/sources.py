@@ -367,7 +367,4 @@ def _form_of(values: Any, key: Any) -> Form | None:
 
 
 # Of what pandas calls it; all else are numbers, or are read as such.
-_KINDS = {
-    **dict.fromkeys(("string", "bytes", "boolean"), "string"),
-    "integer": "int64",
-}
+_KINDS = {**dict.fromkeys(("string", "bytes", "boolean"), "string"), "integer": "int64"}

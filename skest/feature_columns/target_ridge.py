@@ -171,13 +171,8 @@ class TargetRidgeColumn(CrossFittedColumn):
     def _numbers_by_others(self, cells: csr_array, others: Labelled) -> np.ndarray:
         return self._scores(cells, *self._ridge(others))
 
-    def _scores(
-        self,
-        cells: csr_array,
-        rarity: np.ndarray,
-        coefficients: np.ndarray,
-        intercept: np.ndarray,
-    ) -> np.ndarray:
+    def _scores(self, cells: csr_array, *ridge: np.ndarray) -> np.ndarray:
+        rarity, coefficients, intercept = ridge
         scores = _vectors(cells, rarity) @ coefficients + intercept
         counts = (_log_counts(cells) - self.count_center_) / self.count_scale_
         return np.column_stack([scores, counts]).astype(np.float32)

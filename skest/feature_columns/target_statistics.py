@@ -152,10 +152,7 @@ class CrossFittedColumn(DenseColumn):
         return {"categorical_column_": categorical, "classes_": classes, **learned}
 
     def _labelled(
-        self,
-        categorical: CategoricalColumn,
-        table: Table,
-        classes: list[np.ndarray | None],
+        self, categorical: CategoricalColumn, table: Table, classes: list[Any]
     ) -> Labelled:
         values = _numbers_of(table.target, classes, table.n_rows)
         return Labelled(self._cells(categorical, table), values, table.weight)

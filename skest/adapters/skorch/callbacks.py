@@ -100,12 +100,7 @@ class NetView(NeuralNet):
         Whether callbacks may print.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        callbacks: Sequence[Any],
-        verbose: int,
-    ) -> None:
+    def __init__(self, run: Run, callbacks: Sequence[Any], verbose: int) -> None:
         optimizer = run.spec.optimizers[0]
         super().__init__(
             run.network,

@@ -186,9 +186,7 @@ def from_skorch(
     return estimator
 
 
-def _parts(
-    estimator: SkestEstimator,
-) -> tuple[EstimatorSpec, Any, TargetScale | None]:
+def _parts(estimator: SkestEstimator) -> tuple[EstimatorSpec, Any, TargetScale | None]:
     """Return model, head and scale of the target of a fitted estimator."""
     if not isinstance(estimator, SkestEstimator):
         raise TypeError(

@@ -283,9 +283,7 @@ _LEAST_GAIN = float(chi2.ppf(0.95, 1))
 
 
 def temperature_of(
-    logits: np.ndarray,
-    labels: np.ndarray,
-    weight: np.ndarray | None = None,
+    logits: np.ndarray, labels: np.ndarray, weight: np.ndarray | None = None
 ) -> float:
     """Return the temperature with the least log loss, 1 unless it is clearly better.
 

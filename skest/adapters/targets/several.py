@@ -211,7 +211,7 @@ class SeveralTargets(Target):
 
     def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scales of the targets, side by side."""
-        scales = []
+        scales: dict[str, TargetScale | None] = {}
         for name, target in self.targets.items():
             rows = np.flatnonzero(target.known(labels[name]))
             if not len(rows):
@@ -221,10 +221,8 @@ class SeveralTargets(Target):
                     "'y_val', or more labels."
                 )
             some_weight = None if weight is None else weight[rows]
-            found = target.scale(take_rows(labels[name], rows), some_weight)
-            # Side by side as the logits are, so each logit needs an entry.
-            scales.append(found or TargetScale.none(self._n_logits(name)))
-        return TargetScale.joined(scales)
+            scales[name] = target.scale(take_rows(labels[name], rows), some_weight)
+        return self._joined(scales)
 
     def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
         """Return a scale whose ranges of predictions hold the known labels, too."""
@@ -253,11 +251,13 @@ class SeveralTargets(Target):
             for name, (target, known) in self._with_labels(rows.labels).items()
         }
         # Only classes have a temperature; the numbers beside them stay as they are.
-        if not any(found.values()):
-            return None
+        return self._joined(found) if any(found.values()) else None
+
+    def _joined(self, scales: Mapping[str, TargetScale | None]) -> TargetScale:
+        # Side by side as the logits are, so each logit needs an entry.
         return TargetScale.joined(
             [
-                found.get(name) or TargetScale.none(self._n_logits(name))
+                scales.get(name) or TargetScale.none(self._n_logits(name))
                 for name in self.targets
             ]
         )
