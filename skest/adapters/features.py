@@ -339,12 +339,7 @@ def _read_columns_of_array(
     )
     if issparse(X):
         return {ARRAY_KEY: X}
-    columns = [X[:, i] for i in range(X.shape[1])]
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is not None:
-        return dict(zip(names, columns, strict=True))
-    named = {f"x{i}": column for i, column in enumerate(columns)}
-    return {ARRAY_KEY: X, **named, **dict(enumerate(columns))}
+    return Table(X, getattr(estimator, "feature_names_in_", None)).by_key()
 
 
 def _accepted(estimator: BaseEstimator) -> Any:

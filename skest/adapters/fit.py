@@ -66,8 +66,8 @@ def train_core(
     steps_per_epoch, n_epochs : int, default=1
         How long it lasts at most.
     """
-    # Training goes on in the tables of the checkpoint, and the vectors that `transform`
-    # reads share their memory.
+    # The core holds the columns, and may be sent to other processes: without the tables
+    # of the last fit, which are in the checkpoint.
     drop_embeddings(model)
     core = _new_core(model, seed, weighted, resume)
     own_hooks = model.hooks or ()
@@ -90,7 +90,8 @@ def train_core(
             # The epoch in which the steps run out is begun, and so a task.
             most = min(most, -(-model.max_steps // steps_per_epoch))
         callbacks = [CallbackHook(model, *given, fitted_at=fitted_at, n_epochs=most)]
-    # The user's hooks come last: at the end of an epoch its loss and score are known.
+    # `progress` comes first: in its `begin` it sets `run.held_out`, which hooks of the
+    # user's look at in theirs, and the loss of an epoch is noted when they see its end.
     all_hooks = [progress, *callbacks, *own_hooks]
     core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
     # To be asked before another checkpoint is put in, which has no such reason.

@@ -265,12 +265,12 @@ class NumericColumn(DenseColumn):
             # An indicator of gaps that training lacks would keep an untrained weight.
             learned["indicated_"] = np.arange(0)
             if missing is not None:
-                gaps = _counted(missing, weight)
-                learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
+                gaps = table.counted(missing).any(axis=0)
+                learned["indicated_"] = np.flatnonzero(gaps)
         # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             if missing is not None:
-                self._check_present(missing, weight)
+                self._check_present(table.counted(~missing))
             mean, scale = table.learned(
                 # The parts of a network have columns of the same numbers.
                 (
@@ -296,7 +296,7 @@ class NumericColumn(DenseColumn):
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
         elif self.normalizer in ("quantile", "robust"):
-            elements = list(_elements(values, missing, weight))
+            elements = list(_elements(values, missing, table))
             with np.errstate(over="ignore"):
                 if self.normalizer == "quantile":
                     maps = [UniformMap.learned(*element) for element in elements]
@@ -323,8 +323,8 @@ class NumericColumn(DenseColumn):
         where = f", element {i}," if self.n_elements > 1 else ""
         return f"Column {self.key!r}{where}"
 
-    def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
-        empty = np.flatnonzero(~_counted(~missing, weight).any(axis=0))
+    def _check_present(self, counted: np.ndarray) -> None:
+        empty = np.flatnonzero(~counted.any(axis=0))
         if len(empty):
             raise ValueError(
                 f"{self._element(empty[0])} has no numbers to learn a mean or range from. "
@@ -539,18 +539,13 @@ class OverNumeric(DenseColumn):
         return {"source_column_": self.source_column.fitted(table)}
 
 
-def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Return which of some cells are in rows that count, those of positive weight."""
-    # As scikit-learn has it, a weight of zero is a row that is not there.
-    return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
-
-
 def _elements(
-    values: np.ndarray, missing: np.ndarray | None, weight: np.ndarray | None
+    values: np.ndarray, missing: np.ndarray | None, table: Table
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Yield the numbers of each element that count, and their weights."""
     known = np.ones(values.shape, bool) if missing is None else ~missing
-    for element, rows in enumerate(_counted(known, weight).T):
+    weight = table.weight
+    for element, rows in enumerate(table.counted(known).T):
         yield values[rows, element], None if weight is None else weight[rows]
 
 

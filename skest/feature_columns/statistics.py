@@ -365,8 +365,7 @@ def known_numbers(values: np.ndarray, known: np.ndarray, table: Any, key: Any) -
         If there are none.
     """
     weight, target = table.weight, table.target
-    if weight is not None:
-        known = known & (weight > 0)[:, np.newaxis]
+    known = table.counted(known)
     if not known.any():
         raise ValueError(
             f"Column {key!r} has no numbers to learn boundaries from. Give "

@@ -213,6 +213,10 @@ class Table:
         keys = list(self._source)
         return keys if self.whole_key is None else keys[1 : 1 + (self.n_features or 0)]
 
+    def by_key(self) -> dict[Any, Any]:
+        """Return all columns, those of an array under each of their keys."""
+        return dict(self._source)
+
     def cells(self, key: Key) -> Cells:
         """Return the raw cells: an array, or a Series where X is a frame.
 
@@ -357,6 +361,18 @@ class Table:
         # Only these are others: both tables fill one `_found`.
         vars(table).update(vars(self), target=y, weight=weight)
         return table
+
+    def counted(self, cells: np.ndarray) -> np.ndarray:
+        """Return which of some cells are in rows that count, those of positive weight.
+
+        Parameters
+        ----------
+        cells : ndarray of bool, shape (n_rows, n)
+            The cells.
+        """
+        # As scikit-learn has it, a weight of zero is a row that is not there.
+        weight = self.weight
+        return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
 
     def beside(self, others: Mapping[Key, Any]) -> "Table":
         """Return the table with other columns, too; what was read is shared."""

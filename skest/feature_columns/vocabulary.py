@@ -418,12 +418,12 @@ class VocabularyListColumn(VocabularyColumn):
         """Values of rows that count, their frequencies, and that of all cells."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
-        counted, weights, total = codes >= 0, None, float(len(codes))
+        counted = table.counted(codes >= 0)
+        weights, total = None, float(len(codes))
         if table.weight is not None:
             # In whichever order the rows come, the sums are the same, and so is what is
             # frequent.
             weight = summable(table.weight)
-            counted &= (table.weight > 0)[:, np.newaxis]
             weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
             # Of all cells: one without a value counts, too.
             total = float(weight.sum())

@@ -349,12 +349,10 @@ class SkorchCallbackHook(EpochwiseHook):
             )
         self._net = NetView(run, self.callbacks, self.verbose).initialize()
         held_out = run.held_out if self.validation is None else self.validation
+        tables = {"dataset_train": run.table, "dataset_valid": held_out}
         self._datasets = {
             name: None if table is None else EncodedRows(table, run)
-            for name, table in (
-                ("dataset_train", run.table),
-                ("dataset_valid", held_out),
-            )
+            for name, table in tables.items()
         }
         self._stopped = False
         # A loss no longer tells the output, of which callbacks are told.
