@@ -273,10 +273,10 @@ def classes_of(target: Any) -> Any:
 
 
 _N_ROWS = 3
-_CELLS: dict[str, tuple[Any, Any]] = {
-    "number": (0.0, np.float64),
-    "int64": (0, np.int64),
-    "string": ("", object),
+_CELLS = {
+    "number": np.zeros(_N_ROWS),
+    "int64": np.zeros(_N_ROWS, np.int64),
+    "string": np.full(_N_ROWS, "", object),
 }
 
 
@@ -349,5 +349,4 @@ def _cells(key: Any, form: Form) -> np.ndarray:
             f"The cells of column {key!r} are arrays, of which the shape is not known any "
             "more. Pass some rows of X to export as 'example'."
         )
-    value, dtype = _CELLS[form.kind]
-    return np.full(_N_ROWS, value, dtype)
+    return _CELLS[form.kind].copy()

@@ -106,32 +106,27 @@ def column_axes(
         Of the tables of columns and of the weights of a linear model.
     """
     axes: Axes = {}
+    scope = table_scope(parameter, kind)
     for column in columns.active:
         if isinstance(column, EmbeddingColumn):
-            name = parameter_name(column.table_name)
-            axes[table_scope(parameter, kind) + name] = {
+            axes[scope + parameter_name(column.table_name)] = {
                 0: ids_meaning(column),
                 1: outputs_meaning(column),
             }
         elif isinstance(column, PeriodicColumn):
             # Waves have no names by which another number of them could be told apart:
             # no axis has a meaning, and other shapes are refused.
-            module = f"{table_scope(parameter, kind)}{module_name(column.name)}"
+            module = scope + module_name(column.name)
             axes |= {f"{module}.{name}": {} for name in PARAMETERS}
         is_piecewise = isinstance(column, PiecewiseLinearColumn)
         # A linear model has weights for the code itself and no table of dimensions.
         if is_piecewise and column.dimension and kind != "linear":
-            axes[table_scope(parameter, kind) + parameter_name(column.name)] = {
+            axes[scope + parameter_name(column.name)] = {
                 0: code_meaning(column),
                 1: Meaning("dimension", range(column.dimension)),
             }
         if kind == "linear":
-            if is_piecewise:
-                rows = code_meaning(column)
-            elif isinstance(column, CategoricalColumn):
-                rows = ids_meaning(column)
-            else:
-                rows = outputs_meaning(column)
+            rows = code_meaning(column) if is_piecewise else outputs_meaning(column)
             axes[part_prefix(parameter) + parameter_name(column.name)] = {
                 0: rows,
                 1: logits,

@@ -132,7 +132,7 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
         check_boundaries(self.boundaries, owner, self.source_column.dtype, least=1)
 
     def _learn(self, table: Table) -> dict[str, Any]:
-        source = self.source_column.fitted(table)
+        source = self.source_column.fitted(table, table.weight)
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"boundaries_": self.cuts}

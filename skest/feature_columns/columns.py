@@ -271,11 +271,11 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         >>> columns.encode(features)["town_target_statistics"].shape
         torch.Size([10, 2])
         """
-        table = self._table(X).with_target(y, sample_weight)
+        table = self._table(X).with_target(y)
         generator = np.random.default_rng(seed)
         found: dict[str, np.ndarray] = {}
         for column in self.active:
-            found |= column.training_features(table, generator)
+            found |= column.training_features(table, sample_weight, generator)
         return found
 
     def encode(self, X: Any, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

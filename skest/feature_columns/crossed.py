@@ -166,7 +166,8 @@ class CrossedColumn(CategoricalColumn):
 
     def _learn(self, table: Table) -> dict[str, Any]:
         fitted = [
-            key.fitted(table) if _is_column(key) else key for key in _leaves(self.keys)
+            key.fitted(table, table.weight) if _is_column(key) else key
+            for key in _leaves(self.keys)
         ]
         return {"keys_": fitted}
 

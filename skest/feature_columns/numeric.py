@@ -536,7 +536,7 @@ class OverNumeric(DenseColumn):
         return owner
 
     def _learn(self, table: Table) -> dict[str, Any]:
-        return {"source_column_": self.source_column.fitted(table)}
+        return {"source_column_": self.source_column.fitted(table, table.weight)}
 
 
 def _elements(

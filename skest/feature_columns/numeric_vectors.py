@@ -186,7 +186,7 @@ class PiecewiseLinearColumn(OverNumeric):
         check_choice(self.encoding, "encoding", owner, _ENCODINGS)
 
     def _learn(self, table: Table) -> dict[str, Any]:
-        source = self.source_column.fitted(table)
+        source = self.source_column.fitted(table, table.weight)
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"edges_": self.edges}

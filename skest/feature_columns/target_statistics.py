@@ -124,9 +124,13 @@ class CrossFittedColumn(DenseColumn):
         return f"__training_{self.name}__"
 
     def training_features(
-        self, table: Table, generator: np.random.Generator
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
         """Return for each fold of the rows what is learned from the other folds."""
+        table = table.with_target(table.target, sample_weight)
         rows = self._labelled(self.categorical, table, self.classes_)
         # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.
         fold = self._order(rows.cells, generator) % _FOLDS
@@ -145,7 +149,7 @@ class CrossFittedColumn(DenseColumn):
         return self._numbers(self._cells(self.categorical, table))
 
     def _learn(self, table: Table) -> dict[str, Any]:
-        categorical = self.categorical_column.fitted(table)
+        categorical = self.categorical_column.fitted(table, table.weight)
         classes = list(map(_classes_of, _arrays_of(table.target)))
         rows = self._labelled(categorical, table, classes)
         learned = self._learned_from(rows, categorical.num_buckets)

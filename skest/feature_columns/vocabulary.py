@@ -143,7 +143,10 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return f"__training_{self.encoded_key}_of_{self.num_buckets}__"
 
     def training_features(
-        self, table: Table, generator: np.random.Generator
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
         """Return ids of which some are as if their values were unknown."""
         if not self.unknown_rate:
