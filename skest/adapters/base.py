@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
-from numpy.typing import NDArray
+import numpy as np
 from sklearn.base import clone
 from sklearn.callback import CallbackSupportMixin, with_callbacks
 from sklearn.utils import check_random_state
@@ -24,10 +24,10 @@ from sklearn.utils.validation import check_is_fitted
 from skest.adapters.epochs import EpochHook, Progress
 from skest.adapters.features import Rows
 from skest.adapters.fit import (
-    CoreTraining,
     core_as_fitted,
     drop_embeddings,
     keep_embeddings,
+    train_core,
 )
 from skest.adapters.folds import fit_by_folds
 from skest.adapters.held_out import Course, LiveScore, fit_with_part_held_out
@@ -51,6 +51,8 @@ from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset
 from skest.spec import EstimatorSpec
+
+ModelFunction: TypeAlias = Callable[..., EstimatorSpec]
 
 _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
@@ -76,12 +78,10 @@ class SkestEstimator(
     # What subclasses define
 
     @abstractmethod
-    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+    def _model_fn(self, head: Any) -> ModelFunction:
         """Return the model function of this estimator."""
 
-    def _bound(
-        self, model_fn: Callable[..., EstimatorSpec], **given: Any
-    ) -> Callable[..., EstimatorSpec]:
+    def _bound(self, model_fn: ModelFunction, **given: Any) -> ModelFunction:
         """Return a canned model function with the parameters that it names.
 
         They are as they were given, or chosen for "auto"; `given` go before.
@@ -295,12 +295,7 @@ class SkestEstimator(
         return scale if scale is None or self._has_schedule else scale.unbounded()
 
     def _train(
-        self,
-        rows: Rows,
-        held_out: Rows | None,
-        course: Course,
-        *,
-        resume: bool,
+        self, rows: Rows, held_out: Rows | None, course: Course, *, resume: bool
     ) -> None:
         """Train the network on rows that its columns have learned from."""
         self._is_refit = False
@@ -331,7 +326,6 @@ class SkestEstimator(
         if n_steps is not None and course.max_steps is not None:
             n_steps = min(n_steps, course.max_steps)
         self._schedule(n_steps, self.n_steps_ if resume else 0, course.n_cycles)
-        training = CoreTraining(self, seed, weighted=weighted, resume=resume)
         epochs = EpochHook(
             dataset.rows_per_epoch,
             dataset.batch_size,
@@ -355,10 +349,14 @@ class SkestEstimator(
             n_to_follow=course.to_follow,
         )
         with speaking(self.verbose):
-            training.run(
+            train_core(
+                self,
                 lambda: dataset,
                 epochs,
                 course.given,
+                seed=seed,
+                weighted=weighted,
+                resume=resume,
                 steps_per_epoch=dataset.steps_per_epoch,
                 n_epochs=n_epochs,
                 steps=course.max_steps,
@@ -410,6 +408,8 @@ class SkestEstimator(
         """Return the seed of this fit; None leaves it to the operating system."""
         if self.random_state is None:
             return None if self.config is None else self.config.random_seed
+        # A RandomState gives another seed to each fit, as scikit-learn's estimators
+        # take it.
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _batch_size(self, n_rows: int) -> int:
@@ -422,7 +422,7 @@ class SkestEstimator(
 
     # Prediction
 
-    def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, NDArray[Any]]:
+    def _predict(self, X: Any, keys: Sequence[Any]) -> dict[Any, np.ndarray]:
         """Return some of the head's predictions for all rows."""
         check_is_fitted(self)
         return predictions(self, self._check_features(X, reset=False), keys)

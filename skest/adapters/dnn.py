@@ -4,34 +4,19 @@
 `MultiHeadEstimator` is one for targets of different kinds.
 """
 
-from collections.abc import Callable, Sequence
-from numbers import Real
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from skest.adapters.base import SkestEstimator
+from skest.adapters import allowed
+from skest.adapters.base import ModelFunction, SkestEstimator
 from skest.adapters.mixed import SkestHeadEstimator, SkestMixedEstimator, cells_by_head
-from skest.adapters.parameters import (
-    AUTO,
-    COLUMNS,
-    COUNT,
-    NOT_NEGATIVE,
-    OPTIMIZER,
-    RATE,
-    WIDTHS,
-    OptimizerParameters,
-    parameter,
-    with_parameters,
-)
+from skest.adapters.parameters import OptimizerParameters, parameter, with_parameters
 from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.infer import several_targets
 from skest.canned.dnn import dnn_model_fn
-from skest.core.sklearn_compat import Interval, StrOptions
 from skest.feature_columns.columns import FeatureColumns
 from skest.heads.base import Head
-from skest.networks.dnn import ACTIVATIONS
-from skest.optimizers.schedules import RateFunction
-from skest.spec import EstimatorSpec
 
 
 @with_parameters
@@ -84,22 +69,21 @@ class DNNParameters(OptimizerParameters):
     """
 
     hidden_units: Sequence[int] | int = parameter(
-        default=(128, 64), kw_only=False, values=WIDTHS
+        default=(128, 64), kw_only=False, values=allowed.WIDTHS
     )
-    feature_columns: Any = parameter(default=None, values=COLUMNS)
-    activation: Any = parameter(
-        default="relu", values=[StrOptions(set(ACTIVATIONS)), callable]
-    )
-    dropout: float | str = parameter(
-        default="auto", values=[AUTO, Interval(Real, 0, 1, closed="left")]
-    )
+    feature_columns: Any = parameter(default=None, values=allowed.COLUMNS)
+    activation: Any = parameter(default="relu", values=allowed.ACTIVATION)
+    dropout: float | str = parameter(default="auto", values=allowed.DROPOUT)
     batch_norm: bool = parameter(default=False, values=["boolean"])
-    optimizer: Any = parameter(default="auto", values=OPTIMIZER)
-    learning_rate: float | str | RateFunction | None = parameter(
-        default="auto", values=[AUTO, *RATE]
+    optimizer: Any = parameter(default="auto", values=allowed.OPTIMIZER)
+    learning_rate: allowed.Rate | str = parameter(
+        default="auto", values=allowed.RATE_OR_AUTO
     )
-    weight_decay: float | str = parameter(default="auto", values=[AUTO, NOT_NEGATIVE])
-    n_members: int | str = parameter(default="auto", values=[AUTO, COUNT])
+    weight_decay: float | str = parameter(
+        default="auto", values=allowed.NOT_NEGATIVE_OR_AUTO
+    )
+    n_members: int | str = parameter(default="auto", values=allowed.COUNT_OR_AUTO)
+    # With 200 and 10, as of other estimators, the recipe could not choose by the rows.
     max_iter: int | str = "auto"
     n_iter_no_change: float | str = "auto"
 
@@ -110,9 +94,10 @@ class SkestDNN(DNNParameters, SkestEstimator):
     feature_columns_: FeatureColumns
 
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "dense"}
+    # Named here, for wide & deep has them under other names.
     _recipe_for: ClassVar[tuple[str, str] | None] = ("optimizer", "learning_rate")
 
-    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+    def _model_fn(self, head: Any) -> ModelFunction:
         return self._bound(dnn_model_fn, head=head, columns=self.feature_columns_)
 
 
@@ -280,16 +265,19 @@ class MultiHeadEstimator(SkestDNN, SkestMixedEstimator):
     50    big   13.0
     """
 
-    heads: Any = parameter(default="auto", values=[AUTO, dict, list, tuple])
+    heads: Any = parameter(default="auto", values=[allowed.AUTO, dict, list, tuple])
     head_weights: Any = parameter(default=None, values=[dict, list, tuple, None])
 
     def _new_target(self, y: Any) -> Target:
         return several_targets(y, self.heads, self.head_weights, type(self).__name__)
 
     def _target_rows(self, y: Any) -> Any:
+        # Lists of classes for a MultiLabelHead would be read as a matrix of another
+        # shape.
         return super()._target_rows(cells_by_head(y, self.heads))
 
     def _heads_of_user(self) -> list[Head]:
+        # Of "auto" the letters are looked at, of which none is a head.
         entries = self.heads.values() if isinstance(self.heads, dict) else self.heads
         kinds = [entry[0] if isinstance(entry, tuple) else entry for entry in entries]
         return [kind for kind in kinds if isinstance(kind, Head)]

@@ -1,32 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """`DNNLinearCombinedClassifier`, `…Regressor` and `…Estimator`: wide & deep."""
 
-from collections.abc import Callable, Sequence
-from numbers import Real
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from skest.adapters.base import SkestEstimator
+from skest.adapters import allowed
+from skest.adapters.base import ModelFunction, SkestEstimator
 from skest.adapters.mixed import SkestHeadEstimator
-from skest.adapters.parameters import (
-    AUTO,
-    COLUMNS,
-    COMBINER,
-    COUNT,
-    NOT_NEGATIVE,
-    OPTIMIZER,
-    RATE,
-    WIDTHS,
-    OptimizerParameters,
-    parameter,
-    with_parameters,
-)
+from skest.adapters.parameters import OptimizerParameters, parameter, with_parameters
 from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
-from skest.core.sklearn_compat import Interval, StrOptions
 from skest.feature_columns.columns import FeatureColumns
-from skest.networks.dnn import ACTIVATIONS
-from skest.optimizers.schedules import RateFunction
-from skest.spec import EstimatorSpec
 
 
 @with_parameters
@@ -79,30 +63,30 @@ class CombinedParameters(OptimizerParameters):
     """
 
     dnn_hidden_units: Sequence[int] | int = parameter(
-        default=(128, 64), kw_only=False, values=WIDTHS
+        default=(128, 64), kw_only=False, values=allowed.WIDTHS
     )
-    linear_feature_columns: Any = parameter(default=None, values=COLUMNS)
-    dnn_feature_columns: Any = parameter(default=None, values=COLUMNS)
-    dnn_activation: Any = parameter(
-        default="relu", values=[StrOptions(set(ACTIVATIONS)), callable]
-    )
-    dnn_dropout: float | str = parameter(
-        default="auto", values=[AUTO, Interval(Real, 0, 1, closed="left")]
-    )
+    linear_feature_columns: Any = parameter(default=None, values=allowed.COLUMNS)
+    dnn_feature_columns: Any = parameter(default=None, values=allowed.COLUMNS)
+    dnn_activation: Any = parameter(default="relu", values=allowed.ACTIVATION)
+    dnn_dropout: float | str = parameter(default="auto", values=allowed.DROPOUT)
     batch_norm: bool = parameter(default=False, values=["boolean"])
-    dnn_optimizer: Any = parameter(default="auto", values=OPTIMIZER)
-    dnn_learning_rate: float | str | RateFunction | None = parameter(
-        default="auto", values=[AUTO, *RATE]
+    dnn_optimizer: Any = parameter(default="auto", values=allowed.OPTIMIZER)
+    dnn_learning_rate: allowed.Rate | str = parameter(
+        default="auto", values=allowed.RATE_OR_AUTO
     )
-    linear_optimizer: Any = parameter(default="ftrl", values=OPTIMIZER)
-    linear_learning_rate: float | str | RateFunction | None = parameter(
-        default=0.05, values=[AUTO, *RATE]
+    # As tf.estimator.DNNLinearCombinedClassifier.
+    linear_optimizer: Any = parameter(default="ftrl", values=allowed.OPTIMIZER)
+    linear_learning_rate: allowed.Rate | str = parameter(
+        default=0.05, values=allowed.RATE_OR_AUTO
     )
-    linear_sparse_combiner: str = parameter(default="sum", values=COMBINER)
-    l1: float = parameter(default=0.0, values=[NOT_NEGATIVE])
-    l2: float = parameter(default=0.0, values=[NOT_NEGATIVE])
-    weight_decay: float | str = parameter(default="auto", values=[AUTO, NOT_NEGATIVE])
-    n_members: int | str = parameter(default="auto", values=[AUTO, COUNT])
+    linear_sparse_combiner: str = parameter(default="sum", values=allowed.COMBINER)
+    l1: float = parameter(default=0.0, values=allowed.NOT_NEGATIVE)
+    l2: float = parameter(default=0.0, values=allowed.NOT_NEGATIVE)
+    weight_decay: float | str = parameter(
+        default="auto", values=allowed.NOT_NEGATIVE_OR_AUTO
+    )
+    n_members: int | str = parameter(default="auto", values=allowed.COUNT_OR_AUTO)
+    # With 200 and 10, as of other estimators, the recipe could not choose by the rows.
     max_iter: int | str = "auto"
     n_iter_no_change: float | str = "auto"
 
@@ -114,15 +98,19 @@ class SkestCombined(CombinedParameters, SkestEstimator):
     dnn_feature_columns_: FeatureColumns | None
 
     _column_parameters: ClassVar[dict[str, str]] = {
+        # The name of the part in the network is what stands before "feature_columns":
+        # "linear" is in tf.estimator's variables, too.
         "linear_feature_columns": "linear",
         "dnn_feature_columns": "dense",
     }
+    # The deep part is trained by it; the wide one is convex, and FTRL does well as it
+    # is.
     _recipe_for: ClassVar[tuple[str, str] | None] = (
         "dnn_optimizer",
         "dnn_learning_rate",
     )
 
-    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+    def _model_fn(self, head: Any) -> ModelFunction:
         return self._bound(
             dnn_linear_combined_model_fn,
             head=head,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.fit import core_on_cpu, drop_embeddings
@@ -73,6 +72,8 @@ def _expected(
 ) -> dict[str, np.ndarray]:
     """Return the predictions of the head, by the names that the graph gives them."""
     features = {spec.key: cells_of(spec, rows[spec.name]) for spec in inputs}
+    # In the graph an array has a name, for a user's model function it is the array
+    # itself.
     if BARE_KEY in estimator._input_forms:
         features = {BARE_KEY: features[BARE]}
     found = by_output(predictions(estimator, features, core_of=core_of))
@@ -108,7 +109,7 @@ def fitted_onnx(estimator: Any, example: Any = None) -> OnnxGraph:
     target = estimator._target
     # Weights of rows take part in a loss only, which no export has.
     head = target.head(None)
-    models: list[Any] = _models_of(estimator, head)
+    models = _models_of(estimator, head)
     if isinstance(models[0], UserModel):
         return user_onnx(estimator, models[0], classes_of(target), example)
     return mean_onnx(
@@ -116,12 +117,12 @@ def fitted_onnx(estimator: Any, example: Any = None) -> OnnxGraph:
         times=[1],
         head=head,
         classes=classes_of(target),
-        forms=_forms_of(estimator),
+        forms=estimator._input_forms,
         name=type(estimator).__name__,
     )
 
 
-def _models_of(estimator: Any, head: Any) -> list[ScaledNetwork | UserModel]:
+def _models_of(estimator: Any, head: Any) -> list[Any]:
     """Return what the graph of a fitted estimator is made of: models with one mean."""
     return [_model_of(e, head) for e in (estimator, *estimator.fold_estimators_)]
 
@@ -129,10 +130,12 @@ def _models_of(estimator: Any, head: Any) -> list[ScaledNetwork | UserModel]:
 def _model_of(estimator: Any, head: Any) -> ScaledNetwork | UserModel:
     """Return the model of one network."""
     fitted = estimator._as_fitted()
+    # Its network has the tables, which are the ones that are written.
     drop_embeddings(fitted)
     model_fn = fitted._model_fn(head)
     if isinstance(model_fn, UserModel):
         return model_fn
+    # Canned models read shapes off their columns, and need no batch for it.
     network = model_fn(features=None, labels=None, mode=ModeKeys.PREDICT).network
     # Shared: a table of gigabytes is written from where it is.
     load_variables(network, estimator.estimator_.checkpoint.variables, share=True)
@@ -141,12 +144,9 @@ def _model_of(estimator: Any, head: Any) -> ScaledNetwork | UserModel:
         columns_by_part(fitted),
         network.eval(),
         None if scale is None else (scale.scale, scale.center),
+        # Classes and counts are behind a link, and need no Clip in the graph.
         (scale.low, scale.high) if scale and scale.is_bounded else None,
     )
-
-
-def _forms_of(estimator: Any) -> dict[Any, Form]:
-    return {key: Form(*form) for key, form in estimator._input_forms.items()}
 
 
 def mean_exported(
@@ -180,16 +180,16 @@ def mean_exported(
     head = target.head(None)
     models = []
     for estimator in estimators:
-        own: list[Any] = _models_of(estimator, head)
-        if isinstance(own[0], UserModel) or type(
-            estimator._target.head(None)
-        ) is not type(head):
+        own = _models_of(estimator, head)
+        is_other = type(estimator._target.head(None)) is not type(head)
+        if is_other or isinstance(own[0], UserModel):
             raise ExportError(
                 "A mean can be exported of estimators of skest that have one head, and no "
                 f"model function of the user's; got {type(estimator).__name__}."
             )
         models.append(own)
-    forms = {key: form for e in estimators for key, form in _forms_of(e).items()}
+    # Each may read other columns of one X; the graph has inputs for all of them.
+    forms = {key: form for e in estimators for key, form in e._input_forms.items()}
     graph = mean_onnx(
         models,
         times,
@@ -200,6 +200,7 @@ def mean_exported(
     )
     # The mean of probabilities, as VotingClassifier with voting="soft".
     key = "predictions" if classes_of(target) is None else "probabilities"
+    # One for each estimator: a core that is made again loads all variables again.
     core_of = cache(core_on_cpu)
 
     def predict(rows: Mapping[str, list[Any]]) -> dict[str, np.ndarray]:
@@ -231,8 +232,10 @@ def _numbers_like_trained(
     """
     found: dict[Any, Sequence[int]] = {}
     for estimator in estimators:
-        forms = _forms_of(estimator)
-        found |= {key: range(10) for key, f in forms.items() if f.kind == "int64"}
+        forms = estimator._input_forms.items()
+        # Most integers are ids or counts: made-up ones of 19 digits would all be out of
+        # range.
+        found |= {key: range(10) for key, form in forms if form.kind == "int64"}
         for parameter in estimator._column_parameters:
             columns = getattr(estimator, f"{parameter}_")
             for column in columns.active if columns is not None else ():
@@ -257,6 +260,8 @@ def columns_by_part(estimator: Any) -> Any:
         )
         for parameter in estimator._column_parameters
     }
+    # A single parameter "feature_columns" leaves no name of a part, and baselines have
+    # none.
     return parts.get("", parts or None)
 
 
@@ -268,10 +273,10 @@ def classes_of(target: Any) -> Any:
 
 
 _N_ROWS = 3
-_CELLS: dict[str, tuple[Any, Any]] = {
-    "number": (0.0, np.float64),
-    "int64": (0, np.int64),
-    "string": ("", object),
+_CELLS = {
+    "number": np.zeros(_N_ROWS),
+    "int64": np.zeros(_N_ROWS, np.int64),
+    "string": np.full(_N_ROWS, "", object),
 }
 
 
@@ -297,7 +302,7 @@ def user_onnx(
         If a part of the model cannot be written as ONNX, or it is not known what X was.
     """
     core = estimator.estimator_
-    forms = _forms_of(estimator)
+    forms = estimator._input_forms
     # The network of a model_fn may depend on shapes of the first batch.
     features = (
         _made_up(estimator, forms)
@@ -338,11 +343,10 @@ def _made_up(estimator: Any, forms: dict[Any, Form]) -> dict[Any, Any]:
     return {key: _cells(key, form) for key, form in forms.items()}
 
 
-def _cells(key: Any, form: Form) -> NDArray[Any]:
+def _cells(key: Any, form: Form) -> np.ndarray:
     if form.width != 1:
         raise ExportError(
             f"The cells of column {key!r} are arrays, of which the shape is not known any "
             "more. Pass some rows of X to export as 'example'."
         )
-    value, dtype = _CELLS[form.kind]
-    return np.full(_N_ROWS, value, dtype)
+    return _CELLS[form.kind].copy()

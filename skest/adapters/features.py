@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pandas.util import hash_array, hash_pandas_object
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_consistent_length, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
-from skest.feature_columns.cells import flatten, holds_lists, warn_of_merged
+from skest.feature_columns.cells import as_array, flatten, holds_lists, warn_of_merged
 from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
 from skest.feature_columns.statistics import is_finite
 from skest.feature_columns.table import Table, TableColumns
@@ -42,15 +41,15 @@ class Rows(NamedTuple):
 
     features: TableColumns
     labels: Any
-    weight: NDArray[Any] | None
-    sample_weight: NDArray[Any] | None = None
+    weight: np.ndarray | None
+    sample_weight: np.ndarray | None = None
 
     @property
     def n_rows(self) -> int:
         """Number of rows."""
         return count_samples(self.features)
 
-    def take(self, rows: NDArray[Any]) -> "Rows":
+    def take(self, rows: np.ndarray) -> "Rows":
         """Return some of the rows."""
         features = TableColumns(take_rows(self.features, rows))
         weights = (
@@ -80,24 +79,16 @@ def as_rows(y: Any) -> Any:
     """Return `y` as something whose rows can be taken; lists become arrays."""
     if isinstance(y, Mapping):
         return {key: as_rows(values) for key, values in y.items()}
+    # Of the sparse forms, rows can be taken of CSR; frames and arrays are taken as they
+    # are, so that answers can have the form of `y`.
     if issparse(y):
         return y.tocsr()
     if hasattr(y, "shape"):
         return y
     try:
-        array = np.asarray(y)
+        return as_array(y)
     except ValueError:  # lists of different lengths
         return np.fromiter(y, dtype=object, count=len(y))
-    # NumPy turns numbers among strings into strings without a word.
-    return np.asarray(y, dtype=object) if array.dtype.kind in "US" else array
-
-
-def check_same_length(features: Mapping[Any, Any], y: Any) -> None:
-    """Refuse labels that are not as many as the rows."""
-    some_column = next(iter(features.values()))
-    check_consistent_length(
-        some_column, *(y.values() if isinstance(y, Mapping) else [y])
-    )
 
 
 def is_table(X: Any) -> bool:
@@ -124,6 +115,8 @@ def holds_only_numbers(X: Any) -> bool:
 def has_empty_column(X: Any) -> bool:
     """Tell whether a frame of numbers has a column without any."""
     table = Table(X)
+    # The first cell first: mostly it is a number, and the rest of the column is not
+    # read.
     columns = map(table.numbers, table.keys)
     return any(np.isnan(c[0]) and np.isnan(c).all() for c in columns if len(c))
 
@@ -150,6 +143,7 @@ def without_columns(X: Any, keys: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     if isinstance(X, Mapping):
         columns = {key: X[key] for key in keys if key in X}
         return {key: X[key] for key in X if key not in columns}, columns
+    # Frames of all libraries are asked in one way, and the answer is one of their own.
     import narwhals.stable.v2 as nw
 
     table = Table(X)
@@ -202,6 +196,8 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
     if is_frame(X):
         matrix = _matrix_of_frame(X, reset)
         validate_data(estimator, X, reset=reset, skip_check_array=True)
+        # What `validate_data` adds, names and their number, is learned from the frame
+        # above: the matrix has none any more.
         X = check_array(matrix, **accepted, estimator=estimator)
         return TableColumns({ARRAY_KEY: X})
     if isinstance(X, str | os.PathLike):
@@ -209,6 +205,8 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
             f"'X' must be a table; got the path {os.fspath(X)!r}. Read it first, e.g. with "
             "pandas.read_csv."
         )
+    # A masked array would lose its mask in `validate_data`, and what it masks would
+    # count.
     X = plain_matrix(X)
     if reset and isinstance(X, np.ndarray) and X.ndim == 2:
         for i, values in enumerate(X.T):
@@ -216,6 +214,8 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
     try:
         X = validate_data(estimator, X, reset=reset, **accepted)
     except ValueError as error:
+        # scikit-learn knows no feature columns: its message tells neither what to do
+        # with strings nor that skest takes them.
         if "could not convert string to float" not in str(error):
             raise
         raise ValueError(
@@ -230,7 +230,7 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
     return TableColumns({ARRAY_KEY: X})
 
 
-def _array_as_in_fit(estimator: BaseEstimator, X: Any) -> NDArray[Any] | None:
+def _array_as_in_fit(estimator: BaseEstimator, X: Any) -> np.ndarray | None:
     """Return the numbers of X if `validate_data` would take them as they are, or None.
 
     To see that takes a twentieth of the time, which counts where X is a single row.
@@ -284,6 +284,8 @@ def read_table(
         if not isinstance(X, Mapping):
             if reset or not _has_names_of_fit(estimator, table):
                 validate_data(estimator, X, reset=reset, skip_check_array=True)
+        # scikit-learn has no names for a dictionary. With these, an array is found by
+        # the order of its entries, and a column that nobody reads is named.
         elif reset:
             estimator.feature_names_in_ = np.asarray(table.keys, dtype=object)
             estimator.n_features_in_ = len(table.keys)
@@ -301,6 +303,8 @@ def read_table(
             "sample weights. Rename it."
         )
     named = dict(enumerate(getattr(estimator, "feature_names_in_", ())))
+    # Only those asked for: two keys for each column would be two columns to whoever
+    # goes through all of them.
     placed = {i: features[named[i]] for i in positions if named.get(i) in features}
     return TableColumns({**features, **placed})
 
@@ -324,6 +328,7 @@ def _is_nameless_array(X: Any) -> bool:
 def _read_columns_of_array(
     estimator: BaseEstimator, X: Any, *, reset: bool
 ) -> dict[Any, Any]:
+    # Neither cast nor looked through: cells may be strings, and columns fill gaps.
     X = validate_data(
         estimator,
         plain_matrix(X),
@@ -334,12 +339,7 @@ def _read_columns_of_array(
     )
     if issparse(X):
         return {ARRAY_KEY: X}
-    columns = [X[:, i] for i in range(X.shape[1])]
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is not None:
-        return dict(zip(names, columns, strict=True))
-    named = {f"x{i}": column for i, column in enumerate(columns)}
-    return {ARRAY_KEY: X, **named, **dict(enumerate(columns))}
+    return Table(X, getattr(estimator, "feature_names_in_", None)).by_key()
 
 
 def _accepted(estimator: BaseEstimator) -> Any:
@@ -366,7 +366,7 @@ def _matrix_of_frame(X: Any, reset: bool) -> np.ndarray:
     return np.column_stack(list(columns.values()))
 
 
-_Words = NDArray[np.uint64]
+_Words = np.ndarray
 
 _FACTOR = np.uint64(0x100000001B3)  # of FNV, so that the order of the columns counts
 
@@ -411,6 +411,8 @@ def _fingerprints(rows: Rows) -> _Words:
 
     Of 1e7 different rows, two agree by chance with a probability of about 3e-6.
     """
+    # A hash in place of a comparison: cells may be strings, lists or rows of a sparse
+    # matrix, which no sort of NumPy compares.
     prints = np.zeros(rows.n_rows, dtype=np.uint64)
     for words in _columns(rows.features, rows.labels):
         prints = hash_array(prints * _FACTOR + words)
@@ -440,8 +442,11 @@ def _words(cells: Any, key: Any) -> Iterator[_Words]:
     """Yield hashes for the rows of a column, one array for each value."""
     if issparse(cells):
         canonical = cells.copy()
+        # Equal rows may be stored in two ways: with zeros, and with an entry in two
+        # parts.
         canonical.sum_duplicates()
         canonical.eliminate_zeros()
+        # A sum of hashes does not ask in which order the entries of a row are stored.
         places = hash_array(canonical.indices)
         entries = hash_array(places + hash_array(canonical.data))
         yield _sums(entries, np.diff(canonical.indptr))
@@ -462,8 +467,10 @@ def _words(cells: Any, key: Any) -> Iterator[_Words]:
         yield np.asarray(hashes, dtype=np.uint64)
 
 
-def _sums(entries: _Words, lengths: NDArray[Any]) -> _Words:
+def _sums(entries: _Words, lengths: np.ndarray) -> _Words:
     """Return the sums of the entries of each row, modulo 2**64."""
+    # One pass for all rows, however many entries each has; a difference modulo 2**64 is
+    # right where the sum has gone round.
     total = np.concatenate([[np.uint64(0)], np.cumsum(entries, dtype=np.uint64)])
     ends = np.cumsum(lengths)
     return total[ends] - total[ends - lengths]

@@ -16,7 +16,6 @@ from skest.adapters.target_scale import scaled_target_model_fn
 from skest.adapters.warm_source import known_settings
 from skest.canned.optimization import table_scope
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.checkpoints.warm_start import WarmStartSettings
 from skest.config.run_config import RunConfig
 from skest.core.checks import warn
 from skest.core.console import INTERRUPTED
@@ -25,7 +24,6 @@ from skest.engine.loop import INPUT_ENDED
 from skest.engine.model import device_with
 from skest.estimators.estimator import Estimator
 from skest.feature_columns.base import TrainedColumn
-from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import module_name, parameter_name
 from skest.feature_columns.numeric_vectors import PARAMETERS, PeriodicColumn
@@ -33,125 +31,98 @@ from skest.hooks.base import Run
 from skest.spec import EstimatorSpec
 
 
-class CoreTraining:
-    """One training of the core of an estimator, and what the estimator keeps of it.
+def train_core(
+    model: Any,
+    input_fn: Callable[..., Any],
+    progress: Progress,
+    given: Sequence[Any] | None,
+    *,
+    seed: int | None,
+    weighted: bool,
+    resume: bool,
+    steps_per_epoch: int = 1,
+    n_epochs: int = 1,
+    steps: int | None = None,
+    max_steps: int | None = None,
+) -> None:
+    """Train the core of an estimator, and let the estimator keep what was learned.
 
     Parameters
     ----------
     model : SkestEstimator
         Its columns and its target have learned from the data.
+    input_fn, steps, max_steps
+        See `skest.Estimator.train`.
+    progress : Progress
+        Notes what the epochs bring.
+    given : X, y and sample_weight, or None
+        What the caller gave, for callbacks; None tells them nothing.
     seed : int or None
         Of this training; None leaves it to the operating system.
     weighted : bool
         Whether the rows have weights.
     resume : bool
         Whether it goes on from what the estimator has learned.
-
-    Attributes
-    ----------
-    core : Estimator
-        What is trained.
+    steps_per_epoch, n_epochs : int, default=1
+        How long it lasts at most.
     """
+    # The core holds the columns, and may be sent to other processes: without the tables
+    # of the last fit, which are in the checkpoint.
+    drop_embeddings(model)
+    core = _new_core(model, seed, weighted, resume)
+    own_hooks = model.hooks or ()
 
-    def __init__(
-        self, model: Any, seed: int | None, *, weighted: bool, resume: bool
-    ) -> None:
-        self._model, self._weighted, self._resume = model, weighted, resume
-        drop_embeddings(model)
-        begins = not resume and model.warm_start_from is not None
-        warm = known_settings(model) if begins else None
-        self.core = new_core(model, seed, weighted, warm)
-        before = model.estimator_.checkpoint if resume else None
-        if before is not None:
-            self.core.checkpoint = before
-
-    def run(
-        self,
-        input_fn: Callable[..., Any],
-        progress: Progress,
-        given: Sequence[Any] | None,
-        *,
-        steps_per_epoch: int = 1,
-        n_epochs: int = 1,
-        steps: int | None = None,
-        max_steps: int | None = None,
-    ) -> None:
-        """Train, and let the estimator keep what was learned.
-
-        Parameters
-        ----------
-        input_fn, steps, max_steps
-            See `skest.Estimator.train`.
-        progress : Progress
-            Notes what the epochs bring.
-        given : X, y and sample_weight, or None
-            What the caller gave, for callbacks; None tells them nothing.
-        steps_per_epoch, n_epochs : int, default=1
-            How long it lasts at most.
-        """
-        model, core = self._model, self.core
-        own_hooks = model.hooks or ()
-
-        def fitted_at(run: Run) -> dict[str, Any]:
-            return self._fitted_at(run, progress)
-
-        # Of several trainings in one fit, callbacks are told of one.
-        callbacks = []
-        if given is not None and hasattr(model, "_skl_callbacks"):
-            most = n_epochs
-            if model.max_steps is not None:
-                most = min(most, -(-model.max_steps // steps_per_epoch))
-            callbacks = [
-                CallbackHook(model, *given, fitted_at=fitted_at, n_epochs=most)
-            ]
-        all_hooks = [progress, *callbacks, *own_hooks]
-        core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
-        # To be asked before another checkpoint is put in, which has no such reason.
-        model._is_interrupted = core.stop_reason == INTERRUPTED
-        if model._is_interrupted:
-            warn_of_interruption(model, core)
-        # One epoch, as of partial_fit, is not meant to converge.
-        if n_epochs > 1 and progress.is_patient:
-            warn_unless_converged(model, core, n_epochs)
-        chosen = any(hook.chose_variables for hook in own_hooks)
-        # As MLPClassifier with early_stopping; a hook that put variables in knows
-        # better.
-        if progress.best is not None and not chosen:
-            core.checkpoint = progress.best
-        if not self._resume:
-            model.warm_start_report_ = core.warm_start_report
-        model._finish(core, progress, self._resume)
-        # scikit-learn's contract: at the end of the task the estimator is fitted.
-        for hook in callbacks:
-            hook.finish()
-
-    def _fitted_at(self, run: Run, progress: Progress) -> dict[str, Any]:
+    def fitted_at(run: Run) -> dict[str, Any]:
         """Return the attributes of the estimator as if training had ended now."""
         # Another estimator, for the one in training goes on changing.
-        fitted = self._model._copy()
+        fitted = model._copy()
         config = run.config.replace(model_dir=None)
-        core = Estimator(bound_model_fn(fitted, self._weighted), config=config)
-        core.checkpoint = run.capture_checkpoint()
-        fitted._finish(core, progress, self._resume)
+        so_far = Estimator(bound_model_fn(fitted, weighted), config=config)
+        so_far.checkpoint = run.capture_checkpoint()
+        fitted._finish(so_far, progress, resume)
         return vars(fitted)
 
+    # Of several trainings in one fit, callbacks are told of one.
+    callbacks = []
+    if given is not None and hasattr(model, "_skl_callbacks"):
+        most = n_epochs
+        if model.max_steps is not None:
+            # The epoch in which the steps run out is begun, and so a task.
+            most = min(most, -(-model.max_steps // steps_per_epoch))
+        callbacks = [CallbackHook(model, *given, fitted_at=fitted_at, n_epochs=most)]
+    # `progress` comes first: in its `begin` it sets `run.held_out`, which hooks of the
+    # user's look at in theirs, and the loss of an epoch is noted when they see its end.
+    all_hooks = [progress, *callbacks, *own_hooks]
+    core.train(input_fn, hooks=all_hooks, steps=steps, max_steps=max_steps)
+    # To be asked before another checkpoint is put in, which has no such reason.
+    model._is_interrupted = core.stop_reason == INTERRUPTED
+    if model._is_interrupted:
+        _warn_of_interruption(model, core)
+    # One epoch, as of partial_fit, is not meant to converge; nor is what has a schedule,
+    # which lasts as long as it does.
+    is_cut_off = core.stop_reason == INPUT_ENDED and not _has_schedule(model)
+    if is_cut_off and n_epochs > 1 and progress.is_patient:
+        # As MLPClassifier warns, with the same category, so that filters catch both.
+        warn(
+            f"The training of this {type(model).__name__} has not converged in "
+            f"max_iter={n_epochs} epochs. Increase 'max_iter' or 'tol', or let all of "
+            "them pass without a warning: n_iter_no_change=numpy.inf.",
+            ConvergenceWarning,
+        )
+    chosen = any(hook.chose_variables for hook in own_hooks)
+    # As MLPClassifier with early_stopping; a hook that put variables in knows better.
+    if progress.best is not None and not chosen:
+        core.checkpoint = progress.best
+    if not resume:
+        model.warm_start_report_ = core.warm_start_report
+    model._finish(core, progress, resume)
+    # scikit-learn's contract: at the end of the task the estimator is fitted.
+    for hook in callbacks:
+        hook.finish()
 
-def new_core(
-    model: Any, seed: int | None, weighted: bool, warm: WarmStartSettings | None
-) -> Estimator:
-    """Return the core of a fit that begins.
 
-    Parameters
-    ----------
-    model : SkestEstimator
-        Its columns and its target have learned from the data.
-    seed : int or None
-        Of the fit; None leaves it to the operating system.
-    weighted : bool
-        Whether the rows have weights.
-    warm : WarmStartSettings or None
-        Where the variables come from.
-    """
+def _new_core(model: Any, seed: int | None, weighted: bool, resume: bool) -> Estimator:
+    """Return the core of a training, with the variables that it goes on from."""
     # A fit of scikit-learn says nothing unless it is asked (verbose).
     config = model.config or RunConfig(log_step_count_steps=None)
     if config.model_dir is not None:
@@ -165,8 +136,15 @@ def new_core(
         execution=model._setting("execution"),
         resume_input=False,
     )
+    # Of use before the first step only: what goes on has variables of its own.
+    begins = not resume and model.warm_start_from is not None
+    warm = known_settings(model) if begins else None
     model_fn = bound_model_fn(model, weighted)
-    return Estimator(model_fn, config=config, warm_start_from=warm)
+    core = Estimator(model_fn, config=config, warm_start_from=warm)
+    before = model.estimator_.checkpoint if resume else None
+    if before is not None:
+        core.checkpoint = before
+    return core
 
 
 def core_as_fitted(
@@ -216,48 +194,13 @@ def bound_model_fn(model: Any, weighted: bool) -> Callable[..., EstimatorSpec]:
     )
 
 
-def warn_of_interruption(owner: object, estimator: Estimator) -> None:
-    """Warn that a training has just been interrupted; its owner is fitted nevertheless.
-
-    Parameters
-    ----------
-    owner : SkestEstimator
-        Whose training it was.
-    estimator : Estimator
-        What was trained, as the training left it.
-    """
-    checkpoint = estimator.checkpoint
-    n_steps = 0 if checkpoint is None else checkpoint.global_step
+def _warn_of_interruption(model: Any, core: Estimator) -> None:
+    n_steps = 0 if core.checkpoint is None else core.checkpoint.global_step
     warn(
-        f"The training of this {type(owner).__name__} was {INTERRUPTED} after {n_steps} "
+        f"The training of this {type(model).__name__} was {INTERRUPTED} after {n_steps} "
         "steps; it keeps what it has learned. A search or a cross-validation goes on with "
         "its next fit and counts this one: press Ctrl-C until it raises KeyboardInterrupt "
         "to end that, too."
-    )
-
-
-def warn_unless_converged(owner: Any, estimator: Estimator, n_epochs: int) -> None:
-    """Warn if the last epoch came before those without improvement were too many.
-
-    A schedule of the learning rate is meant to last as long as it does.
-
-    Parameters
-    ----------
-    owner : SkestEstimator
-        Whose training it was.
-    estimator : Estimator
-        What was trained, as the training left it.
-    n_epochs : int
-        After how many epochs it had to end.
-    """
-    if estimator.stop_reason != INPUT_ENDED or _has_schedule(owner):
-        return
-    # As MLPClassifier warns, with the same category, so that filters catch both.
-    warn(
-        f"The training of this {type(owner).__name__} has not converged in "
-        f"max_iter={n_epochs} epochs. Increase 'max_iter' or 'tol', or let all of them "
-        "pass without a warning: n_iter_no_change=numpy.inf.",
-        ConvergenceWarning,
     )
 
 
@@ -268,7 +211,7 @@ def _has_schedule(owner: Any) -> bool:
 
 
 def keep_embeddings(model: Any) -> None:
-    """Give the fitted embedding columns their learned vectors, for `transform`.
+    """Give the fitted columns the vectors that a network has learned, for `transform`.
 
     Parameters
     ----------
@@ -276,55 +219,42 @@ def keep_embeddings(model: Any) -> None:
         It is fitted; its columns are replaced.
     """
     checkpoint = model.estimator_.checkpoint
-    variables = {} if checkpoint is None else checkpoint.variables
-    for parameter, kind in model._column_parameters.items():
-        _replace_columns(model, parameter, table_scope(parameter, kind), variables)
+    _replace_vectors(model, {} if checkpoint is None else checkpoint.variables)
 
 
 def drop_embeddings(model: Any) -> None:
     """Undo `keep_embeddings`: the vectors are in the checkpoint anyway."""
-    for parameter in model._column_parameters:
-        _replace_columns(model, parameter, "", {})
+    _replace_vectors(model, {})
 
 
-def _replace_columns(
-    model: Any, parameter: str, scope: str, variables: Mapping[str, Any]
-) -> None:
-    columns = getattr(model, f"{parameter}_", None)
-    if columns is not None:
-        learned = with_learned_vectors(columns, scope, variables)
-        setattr(model, f"{parameter}_", learned)
+def _replace_vectors(model: Any, variables: Mapping[str, Any]) -> None:
+    for parameter, kind in model._column_parameters.items():
+        columns = getattr(model, f"{parameter}_", None)
+        if columns is None:
+            continue
+        # Estimators share columns with copies of themselves: nothing is changed in place.
+        columns = copy.copy(columns)
+        scope = table_scope(parameter, kind)
+        columns.columns_ = [
+            (name, _with_vectors(column, scope, variables))
+            for name, column in columns.columns_
+        ]
+        setattr(model, f"{parameter}_", columns)
 
 
-def with_learned_vectors(
-    columns: FeatureColumns, scope: str, variables: Mapping[str, Any]
-) -> FeatureColumns:
-    """Return columns whose embeddings have their learned vectors, if there are some."""
-    changed = []
-    for name, column in columns.columns_:
-        if isinstance(column, TrainedColumn):
-            # Estimators share columns with copies of themselves: nothing is changed in
-            # place.
-            column = copy.copy(column)
-            column.__dict__.pop("weights_", None)
-            learned = _learned_by(column, scope, variables)
-            if learned is not None:
-                column.weights_ = learned
-        changed.append((name, column))
-    columns = copy.copy(columns)
-    columns.columns_ = changed
-    return columns
-
-
-def _learned_by(
-    column: TrainedColumn, scope: str, variables: Mapping[str, Any]
-) -> Any | None:
-    """Return what a network has learned of a column, in the checkpoint's memory."""
+def _with_vectors(column: Any, scope: str, variables: Mapping[str, Any]) -> Any:
+    """Return a column with what a network has learned of it, if there is something."""
+    if not isinstance(column, TrainedColumn):
+        return column
+    column = copy.copy(column)
+    column.__dict__.pop("weights_", None)
+    # In the checkpoint's memory: a table of gigabytes is there once.
     if isinstance(column, EmbeddingColumn):
         table = variables.get(scope + parameter_name(column.table_name))
-        return None if table is None else table.numpy()
-    if isinstance(column, PeriodicColumn):
+        if table is not None:
+            column.weights_ = table.numpy()
+    elif isinstance(column, PeriodicColumn):
         names = {n: f"{scope}{module_name(column.name)}.{n}" for n in PARAMETERS}
         if set(names.values()) <= variables.keys():
-            return {n: variables[name].numpy() for n, name in names.items()}
-    return None
+            column.weights_ = {n: variables[name].numpy() for n, name in names.items()}
+    return column

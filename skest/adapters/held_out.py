@@ -73,6 +73,8 @@ def fit_with_part_held_out(
     model._fit_rows(train, held_out, first)
     scores, best = model.validation_scores_, model.best_validation_score_
     chosen = any(hook.chose_variables for hook in model.hooks or ())
+    # After Ctrl-C nobody waits for another training, and without a score nothing says
+    # how long it should be; a hook that put variables in knows better than both.
     if model._is_interrupted or not scores or chosen:
         return
     # The first of equal scores, after which nothing was gained.
@@ -200,6 +202,8 @@ class LiveScore:
                 None,
                 parameter.device,
                 parameter.dtype,
+                # Labels stay as they are encoded for the target, which scores on the
+                # host.
                 with_labels=False,
             )
         )
@@ -241,4 +245,5 @@ def _joined(parts: list[Any]) -> Any:
     """Return the rows of all batches, of tensors or dictionaries of them."""
     if isinstance(parts[0], Mapping):
         return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+    # `Target.mean_loss` computes there, beside predictions that are arrays.
     return torch.cat(parts).cpu()

@@ -1,36 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear models (`LinearClassifier`, ...), and baselines, which have a bias alone."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
-from skest.adapters.base import SkestEstimator
+from skest.adapters import allowed
+from skest.adapters.base import ModelFunction, SkestEstimator
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.mixed import SkestHeadEstimator
-from skest.adapters.parameters import (
-    AUTO,
-    COLUMNS,
-    COMBINER,
-    NOT_NEGATIVE,
-    OPTIMIZER,
-    RATE,
-    OptimizerParameters,
-    parameter,
-    with_parameters,
-)
+from skest.adapters.parameters import OptimizerParameters, parameter, with_parameters
 from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
 from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import parameter_name
 from skest.feature_columns.table import TableColumns
-from skest.optimizers.schedules import RateFunction
-from skest.spec import EstimatorSpec
 
 # Key of the row numbers beside the features, which are the example ids of SDCA.
 _ROW_KEY = "__row_number__"
@@ -69,20 +56,20 @@ class LinearParameters(OptimizerParameters):
         L2 penalty of other optimizers.
     """
 
-    feature_columns: Any = parameter(default=None, values=COLUMNS)
-    sparse_combiner: str = parameter(default="sum", values=COMBINER)
-    optimizer: Any = parameter(default="ftrl", values=[*OPTIMIZER, LinearSDCA])
-    learning_rate: float | str | RateFunction | None = parameter(
-        default="auto", values=[AUTO, *RATE]
+    feature_columns: Any = parameter(default=None, values=allowed.COLUMNS)
+    sparse_combiner: str = parameter(default="sum", values=allowed.COMBINER)
+    optimizer: Any = parameter(default="ftrl", values=[*allowed.OPTIMIZER, LinearSDCA])
+    learning_rate: allowed.Rate | str = parameter(
+        default="auto", values=allowed.RATE_OR_AUTO
     )
-    l1: float = parameter(default=0.0, values=[NOT_NEGATIVE])
-    l2: float = parameter(default=0.0, values=[NOT_NEGATIVE])
-    weight_decay: float = parameter(default=0.0, values=[NOT_NEGATIVE])
+    l1: float = parameter(default=0.0, values=allowed.NOT_NEGATIVE)
+    l2: float = parameter(default=0.0, values=allowed.NOT_NEGATIVE)
+    weight_decay: float = parameter(default=0.0, values=allowed.NOT_NEGATIVE)
 
 
 def linear_weights(
     model: Any, columns: FeatureColumns, prefix: str = ""
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return weights and biases of a fitted linear model, or of a part of a model.
 
     Parameters
@@ -119,7 +106,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
     _column_parameters: ClassVar[dict[str, str]] = {"feature_columns": "linear"}
 
     @property
-    def coef_(self) -> NDArray[Any]:
+    def coef_(self) -> np.ndarray:
         """Weights of the encoded features.
 
         The features are the columns of ``feature_columns_.transform(X)``, whose names are
@@ -143,15 +130,15 @@ class SkestLinear(LinearParameters, SkestEstimator):
         return self._weights_and_bias()[0]
 
     @property
-    def intercept_(self) -> NDArray[Any]:
+    def intercept_(self) -> np.ndarray:
         """Biases: a number for a single target of a regression, else (n_logits,)."""
         check_is_fitted(self)
         return self._weights_and_bias()[1]
 
-    def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _weights_and_bias(self) -> tuple[np.ndarray, np.ndarray]:
         return linear_weights(self, self.feature_columns_)
 
-    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+    def _model_fn(self, head: Any) -> ModelFunction:
         return self._bound(
             linear_model_fn,
             head=head,
@@ -208,6 +195,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         if as_sdca(self.optimizer) is not None:
+            # Its dual variable is one number for a row: one output, and one logit.
             tags.target_tags.multi_output = False
             tags.input_tags.sparse = False
             if tags.classifier_tags is not None:
@@ -217,6 +205,8 @@ class SkestLinear(LinearParameters, SkestEstimator):
 
     def _target_rows(self, y: Any) -> Any:
         y = super()._target_rows(y)
+        # scikit-learn's checks ask those that take one output to warn of a column as
+        # `y`.
         is_column = as_sdca(self.optimizer) is not None and np.shape(y)[1:] == (1,)
         return column_or_1d(y, warn=True) if is_column else y
 
@@ -293,8 +283,9 @@ class LinearRegressor(LossParameters, SkestLinear, SkestRegressor):
     array([1., 3.])
     """
 
-    def _weights_and_bias(self) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _weights_and_bias(self) -> tuple[np.ndarray, np.ndarray]:
         weights, bias = super()._weights_and_bias()
+        # As scikit-learn's regressions of one target: a vector and a number.
         return (weights, bias) if self._target.shape else (weights[0], bias[0])
 
 
@@ -347,19 +338,21 @@ class BaselineParameters(OptimizerParameters):
         default.
     """
 
-    optimizer: Any = parameter(default="ftrl", values=OPTIMIZER)
-    learning_rate: float | RateFunction | None = parameter(default=0.3, values=RATE)
+    optimizer: Any = parameter(default="ftrl", values=allowed.OPTIMIZER)
+    # As tf.estimator.BaselineClassifier, whose optimizer is Ftrl with this rate.
+    learning_rate: allowed.Rate = parameter(default=0.3, values=allowed.RATE)
 
 
 class SkestBaseline(BaselineParameters, SkestEstimator):
     """What the baseline estimators have in common; not for direct use."""
 
-    def _model_fn(self, head: Any) -> Callable[..., EstimatorSpec]:
+    def _model_fn(self, head: Any) -> ModelFunction:
         return self._bound(baseline_model_fn, head=head)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         if tags.classifier_tags is not None:
+            # scikit-learn's checks demand a good score of all others.
             tags.classifier_tags.poor_score = True
         if tags.regressor_tags is not None:
             tags.regressor_tags.poor_score = True

@@ -14,16 +14,11 @@ from skest.adapters.base import has_partial_fit
 from skest.adapters.features import without_columns
 from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
+from skest.adapters.targets import infer
 from skest.adapters.targets.base import Scored, Target
 from skest.adapters.targets.classes import LabelsTarget, as_matrix
-from skest.adapters.targets.infer import (
-    GivenTarget,
-    given_targets,
-    infer_target,
-    several_targets,
-)
 from skest.adapters.targets.several import SeveralTargets, columns_of
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, same
 from skest.feature_columns.sources import is_frame
 from skest.feature_columns.table import TableColumns
 from skest.heads.base import Head
@@ -35,6 +30,7 @@ from skest.heads.single_task import SingleTaskHead
 
 
 def _has_probabilities(estimator: "SkestMixedEstimator") -> bool:
+    # Before fit, the parameters may say it: scikit-learn asks for the method then, too.
     fitted = estimator.__sklearn_is_fitted__()
     target = estimator._target if fitted else estimator._target_of_head()
     return target is None or bool(target.proba_keys)
@@ -139,7 +135,7 @@ class SkestMixedEstimator(StreamTrained):
         # problem.
         for name in ("head", "heads", "head_weights"):
             before, now = self._params_in_fit.get(name), getattr(self, name, None)
-            if not (before is now or _is_equal(before, now)):
+            if not same(before, now):
                 raise ValueError(
                     f"The earlier fit had {name}={before!r}, and training cannot go on "
                     f"with {name}={now!r}. Fit anew with warm_start=False."
@@ -147,6 +143,7 @@ class SkestMixedEstimator(StreamTrained):
 
     def _learn_target(self, y: Any, classes: Any) -> None:
         super()._learn_target(y, classes)
+        # A list by head, as multi-output classifiers of scikit-learn have it.
         if isinstance(self._target, SeveralTargets):
             self.classes_ = [
                 getattr(target, "classes", None)
@@ -161,6 +158,7 @@ class SkestMixedEstimator(StreamTrained):
 
     def _check_features(self, X: Any, *, reset: bool) -> TableColumns:
         """Read the weights of the head beside the features; they are none of them."""
+        # tf.estimator's weight_column is among the features, and no feature.
         X, weights = without_columns(X, self._weight_keys)
         features = super()._check_features(X, reset=reset)
         return features | weights if weights else features
@@ -168,6 +166,8 @@ class SkestMixedEstimator(StreamTrained):
     def _given_columns(
         self, parameter: str, kind: str, features: TableColumns
     ) -> FeatureColumns | None:
+        # A weight would be inferred as a number like others, and predict what it
+        # weighs.
         weights = self._weight_keys
         if weights:
             others = {k: cells for k, cells in features.items() if k not in weights}
@@ -200,15 +200,10 @@ def cells_by_head(y: Any, heads: Any) -> Any:
     """Return a dictionary of labels; lists of classes are no matrix for their heads."""
     if not (isinstance(y, Mapping) and isinstance(heads, Mapping)):
         return y
+    # Only for those: elsewhere, lists of equal length are the numbers of several
+    # outputs.
     is_cells = {key for key, head in heads.items() if isinstance(head, MultiLabelHead)}
     return {key: as_cells(v) if key in is_cells else v for key, v in y.items()}
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    try:
-        return bool(a == b)
-    except ValueError:  # arrays
-        return False
 
 
 @with_parameters
@@ -236,9 +231,9 @@ class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
         if self.head is None:
             return None
         if isinstance(self.head, MultiHead):
-            return given_targets(owner, self.head)
+            return infer.given_targets(owner, self.head)
         if isinstance(self.head, SingleTaskHead):
-            return GivenTarget(owner, self.head)
+            return infer.GivenTarget(owner, self.head)
         raise TypeError(
             f"'head' of {owner} must derive from SingleTaskHead or be a MultiHead; got "
             f"{type(self.head).__name__}. Use skest.Estimator with a model_fn."
@@ -249,16 +244,20 @@ class SkestHeadEstimator(HeadParameters, SkestMixedEstimator):
         if given is not None:
             return given
         owner = type(self).__name__
+        # Columns with names are targets by themselves, also where all of them are zeros
+        # and ones.
         if isinstance(y, Mapping) or is_frame(y):
-            return several_targets(y, "auto", None, owner)
+            return infer.several_targets(y, "auto", None, owner)
         columns = columns_of(y)
+        # A matrix without names: zeros and ones are labels, as in scikit-learn's
+        # multilabel y.
         if len(columns) > 1:
             matrix = as_matrix(y)
             if matrix.dtype.kind in "biuf" and np.isin(matrix, (0, 1)).all():
                 return LabelsTarget(owner)
-            return several_targets(y, "auto", None, owner)
+            return infer.several_targets(y, "auto", None, owner)
         (values,) = columns.values()
-        return infer_target(values, owner)
+        return infer.infer_target(values, owner)
 
     def _target_rows(self, y: Any) -> Any:
         if isinstance(self.head, MultiLabelHead):

@@ -9,25 +9,14 @@ from typing import Any, ClassVar, Self
 from sklearn.utils import assert_all_finite
 from torch import Tensor
 
+from skest.adapters import allowed, user_model
 from skest.adapters.base import SkestEstimator
 from skest.adapters.features import ARRAY_KEY, is_table
-from skest.adapters.parameters import (
-    COLUMNS,
-    TrainingParameters,
-    parameter,
-    with_parameters,
-)
+from skest.adapters.parameters import TrainingParameters, parameter, with_parameters
 from skest.adapters.predictors import SkestClassifier, SkestRegressor
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.targets.classes import LabelsTarget
 from skest.adapters.targets.numbers import NumberTarget
-from skest.adapters.user_model import (
-    BARE_KEY,
-    UserModel,
-    class_predictions,
-    label_predictions,
-    number_predictions,
-)
 from skest.engine.model import model_fn_arguments
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import TableColumns
@@ -72,7 +61,7 @@ class ModelFnParameters(TrainingParameters):
         default=None, kw_only=False, values=[callable, None]
     )
     params: dict[str, Any] | None = parameter(default=None, values=[dict, None])
-    feature_columns: Any = parameter(default=None, values=COLUMNS)
+    feature_columns: Any = parameter(default=None, values=allowed.COLUMNS)
 
 
 class SkestModelFn(ModelFnParameters, SkestEstimator):
@@ -101,6 +90,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
             Parameters by name.
         """
         found: dict[str, Any] = super().get_params(deep)
+        # So a search reaches `params__lr`, for which scikit-learn asks get_params.
         if deep and isinstance(self.params, dict):
             found |= {f"{_PARAMS}{key}": value for key, value in self.params.items()}
         return found
@@ -137,12 +127,14 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
             )
         model_fn_arguments(self.model_fn, self.params)
 
-    def _model_fn(self, head: Any) -> UserModel:
+    def _model_fn(self, head: Any) -> user_model.UserModel:
         size, derive = self._of_y()
+        # Without a weight column: what a user's function makes of it is made to weigh
+        # later.
         given = {"head": self._target.head(None), **size}
         if self.feature_columns_ is not None:
             given["feature_columns"] = self.feature_columns_
-        return UserModel(
+        return user_model.UserModel(
             self.model_fn,  # type: ignore[arg-type]
             self.params,
             given,
@@ -167,7 +159,7 @@ class SkestModelFn(ModelFnParameters, SkestEstimator):
         owner = type(self).__name__
         # Nothing encodes a bare array, so nobody else would look.
         assert_all_finite(features[ARRAY_KEY], estimator_name=owner, input_name="X")
-        return TableColumns({BARE_KEY: features[ARRAY_KEY]})
+        return TableColumns({user_model.BARE_KEY: features[ARRAY_KEY]})
 
 
 @with_parameters
@@ -231,7 +223,9 @@ class ModelFnClassifier(SkestModelFn, SkestClassifier):
 
     def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
         is_labels = isinstance(self._target, LabelsTarget)
-        derive = label_predictions if is_labels else class_predictions
+        derive = (
+            user_model.label_predictions if is_labels else user_model.class_predictions
+        )
         return {"n_classes": len(self.classes_)}, derive
 
 
@@ -294,4 +288,4 @@ class ModelFnRegressor(SkestModelFn, SkestRegressor):
         return _RawNumberTarget(type(self).__name__)
 
     def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
-        return {"n_outputs": self._target.n_outputs}, number_predictions
+        return {"n_outputs": self._target.n_outputs}, user_model.number_predictions

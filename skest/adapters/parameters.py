@@ -11,32 +11,22 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
+from skest.adapters import allowed
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.warm_start import WarmStartSettings
 from skest.config.run_config import EXECUTIONS, RunConfig
-from skest.core.sklearn_compat import Interval, Options, StrOptions
+from skest.core.sklearn_compat import Options, StrOptions
 from skest.estimators.estimator import Estimator
-from skest.feature_columns.columns import FeatureColumns
 from skest.optimizers.schedules import LRSchedulerLike
 
 _T = TypeVar("_T")
-
-# Values that several parameters may have.
-AUTO = StrOptions({"auto"})
-COUNT = Interval(Integral, 1, None, closed="left")
-NOT_NEGATIVE = Interval(Real, 0, None, closed="left")
-WIDTHS = ["array-like", COUNT]
-COLUMNS = [FeatureColumns, list, tuple, None]
-OPTIMIZER = [str, type, callable, list, tuple]
-RATE = [Interval(Real, 0, None, closed="neither"), callable, None]
-COMBINER = [StrOptions({"sum", "mean", "sqrtn"})]
 
 _FITTED = """\
 auto_params_ : dict
@@ -112,8 +102,12 @@ def with_parameters(cls: type[_T]) -> type[_T]:
                 default=default, kw_only=known.kw_only, metadata=known.metadata
             )
             setattr(cls, name, again)
+    # Equality and repr stay scikit-learn's: by identity, and of what differs from
+    # defaults.
     made: Any = dataclass(repr=False, eq=False, match_args=False, kw_only=True)(cls)
     declared = {parameter.name: parameter for parameter in fields(made)}
+    # scikit-learn's `_validate_params` reads them in `fit`; the constructor checks
+    # nothing, as `clone` and `set_params` need it.
     made._parameter_constraints = {n: p.metadata["values"] for n, p in declared.items()}
 
     # dataclass puts the fields of bases first; a reader looks for the class's own.
@@ -122,6 +116,7 @@ def with_parameters(cls: type[_T]) -> type[_T]:
         order = [name for name in base if name not in order] + order
     signature = inspect.signature(made.__init__)
     itself, *arguments = signature.parameters.values()
+    # Positional ones stay in front, as Python demands.
     arguments.sort(
         key=lambda a: order.index(a.name) if declared[a.name].kw_only else -1
     )
@@ -141,6 +136,7 @@ def _document(cls: Any, parameters: list[Field[Any]]) -> None:
     if "Attributes" not in by_title:
         return
     described: dict[str, str] = {}
+    # The class's own words go before those of its groups.
     for base in reversed(cls.__mro__):
         described |= vars(base).get("_described", {})
     entries = []
@@ -238,20 +234,20 @@ class TrainingParameters:
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]]
 
-    batch_size: int | str = parameter(default="auto", values=[AUTO, COUNT])
-    max_iter: int | str = parameter(default=200, values=[AUTO, COUNT])
-    max_steps: int | None = parameter(default=None, values=[COUNT, None])
+    batch_size: int | str = parameter(default="auto", values=allowed.COUNT_OR_AUTO)
+    max_iter: int | str = parameter(default=200, values=allowed.COUNT_OR_AUTO)
+    max_steps: int | None = parameter(default=None, values=[allowed.COUNT, None])
     sampling: str = parameter(
         default="epoch", values=[StrOptions({"epoch", "weighted"})]
     )
-    early_stopping: bool | str = parameter(default="auto", values=["boolean", AUTO])
-    validation_fraction: float = parameter(
-        default=0.1, values=[Interval(Real, 0, 1, closed="neither")]
+    early_stopping: bool | str = parameter(
+        default="auto", values=["boolean", allowed.AUTO]
     )
+    validation_fraction: float = parameter(default=0.1, values=[allowed.FRACTION])
     n_iter_no_change: float | str = parameter(
-        default=10, values=[AUTO, COUNT, Options(Real, {np.inf})]
+        default=10, values=[*allowed.COUNT_OR_AUTO, Options(Real, {np.inf})]
     )
-    tol: float = parameter(default=1e-4, values=[NOT_NEGATIVE])
+    tol: float = parameter(default=1e-4, values=allowed.NOT_NEGATIVE)
     warm_start: bool = parameter(default=False, values=["boolean"])
     warm_start_from: Any = parameter(
         default=None,
@@ -288,9 +284,7 @@ class OptimizerParameters(TrainingParameters):
     lr_scheduler: LRSchedulerLike | None = parameter(
         default=None, values=[callable, None]
     )
-    clip_norm: float | None = parameter(
-        default=None, values=[Interval(Real, 0, None, closed="neither"), None]
-    )
+    clip_norm: float | None = parameter(default=None, values=[allowed.POSITIVE, None])
 
 
 # What to write for arguments of tf.estimator, scikit-learn and Keras that are not there.
@@ -300,6 +294,8 @@ _EPOCHS = "use 'max_iter'"
 _RATE = "use 'learning_rate', of a wide & deep model 'dnn_learning_rate'"
 _NO_PARTITIONER = "leave it out: parameter servers divide tables by rows"
 
+# Found by name only, where a constructor gets what it does not know: positions and what
+# is known take the usual way.
 FORMER_ARGUMENTS = {
     "activation_fn": "use 'activation'",
     "alpha": "use 'weight_decay', of a linear model 'l1' and 'l2'",

@@ -6,7 +6,7 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.special import log_softmax
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import assert_all_finite, compute_class_weight
 from sklearn.utils.metaestimators import available_if
@@ -82,7 +82,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
                 "sklearn.utils.class_weight.compute_class_weight and pass a dictionary."
             )
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes.
 
         Parameters
@@ -100,7 +100,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
             PredictionKeys.PROBABILITIES
         ]
 
-    def predict_log_proba(self, X: Any) -> NDArray[Any]:
+    def predict_log_proba(self, X: Any) -> np.ndarray:
         """Return the logarithms of the probabilities, computed from the logits.
 
         Parameters
@@ -120,10 +120,9 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         # The softmax of 0 and z has the sigmoid of z as its second part.
         if logits.shape[1] == 1:
             logits = np.concatenate([np.zeros_like(logits), logits], axis=1)
-        logits = logits - logits.max(axis=1, keepdims=True)
-        return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+        return log_softmax(logits, axis=1)
 
-    def decision_function(self, X: Any) -> NDArray[Any]:
+    def decision_function(self, X: Any) -> np.ndarray:
         """Return the logits.
 
         Parameters
@@ -157,10 +156,12 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         """
         check_is_fitted(self)
         if isinstance(self._target, LabelsTarget):
+            # accuracy_score compares matrices of one kind; `y` may be a frame, or
+            # sparse.
             y = self._target.encode(y)
         return super().score(X, y, sample_weight)
 
-    def _logits(self, X: Any) -> NDArray[Any]:
+    def _logits(self, X: Any) -> np.ndarray:
         return self._predict(X, [PredictionKeys.LOGITS])[PredictionKeys.LOGITS]
 
     def _new_target(self, y: Any) -> ClassTarget | LabelsTarget:
@@ -193,7 +194,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         super()._learn_target(y, classes)
         self.classes_ = self._target.classes
 
-    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
+    def _balanced_weight(self, rows: Rows) -> np.ndarray | None:
         weight, ids = rows.weight, rows.labels
         # Class weights are weights of rows, as in scikit-learn: the head knows nothing
         # of them.
@@ -225,7 +226,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         )
         return by_class[ids] if weight is None else weight * by_class[ids]
 
-    def _strata(self, labels: NDArray[Any]) -> NDArray[Any] | None:
+    def _strata(self, labels: np.ndarray) -> np.ndarray | None:
         """Return the classes if all of them fit into both parts."""
         if isinstance(self._target, LabelsTarget):
             return None
@@ -238,6 +239,8 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        # Weights of classes are weights of rows, and a row of several labels has no one
+        # class.
         tags.classifier_tags.multi_label = self.class_weight is None
         return tags
 
@@ -305,6 +308,8 @@ class SkestRegressor(RegressorMixin, StreamTrained):
         return NumberTarget(type(self).__name__, self.loss, self.quantile)
 
     def _check_resumed(self) -> None:
+        # The network and its optimizer have learned for one loss; another has other
+        # gradients, and other logits behind a link.
         before = self._target.loss, self._target.quantile
         if before != (self.loss, self.quantile):
             raise ValueError(

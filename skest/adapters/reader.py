@@ -7,16 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import get_tags
+from sklearn.utils import check_consistent_length, get_tags
 
 from skest.adapters.features import (
     ARRAY_KEY,
     Rows,
     as_rows,
-    check_same_length,
     count_samples,
     distinct_rows,
     has_empty_column,
@@ -69,13 +67,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     # Rows
 
     def _check_rows(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        classes: Any = None,
-        *,
-        reset: bool,
+        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, reset: bool
     ) -> Rows:
         """Validate and weigh training data; rows of weight zero are dropped."""
         if y is None:
@@ -84,10 +76,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 "target y is None. What yields pairs (X, y), as a DataLoader does, is for "
                 "train(lambda: batches)."
             )
-        features = self._check_features(X, reset=reset)
-        y = self._target_rows(y)
-        check_same_length(features, y)
-        weight = self._check_weight(sample_weight, count_samples(features))
+        features, y, weight = self._read(X, y, sample_weight, reset=reset)
         # In scikit-learn a weight of zero is a row that is not there, also for classes
         # and categories.
         if weight is not None and not weight.all():
@@ -113,6 +102,29 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             weight=self._balanced_weight(rows), sample_weight=rows.weight
         )
 
+    def _read(
+        self, X: Any, y: Any, sample_weight: Any, *, reset: bool
+    ) -> tuple[TableColumns, Any, np.ndarray | None]:
+        """Return features, targets and weights of as many rows."""
+        features = self._check_features(X, reset=reset)
+        y = self._target_rows(y)
+        several = y.values() if isinstance(y, Mapping) else [y]
+        # One column stands for all: the table has compared their lengths.
+        check_consistent_length(next(iter(features.values())), *several)
+        if sample_weight is None:
+            return features, y, None
+        if isinstance(sample_weight, str):  # tf.estimator's weight_column is a name
+            raise TypeError(
+                "'sample_weight' takes the numbers themselves, one for each row; got the "
+                f"name {sample_weight!r}. Give X[{sample_weight!r}]."
+            )
+        # Only the length of the second argument counts. All-zero weights are refused.
+        rows = np.empty((count_samples(features), 1))
+        weight: np.ndarray = check_sample_weight(
+            sample_weight, rows, dtype=np.float64, copy=True
+        )
+        return features, y, weight
+
     def _target_rows(self, y: Any) -> Any:
         """Return `y` as something whose rows can be taken."""
         return as_rows(y)
@@ -122,21 +134,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         self._target.learn(y, classes=classes)
         self._n_logits = self._target.head(None).logits_dimension
 
-    def _check_weight(self, sample_weight: Any, n_rows: int) -> NDArray[Any] | None:
-        """Return the weights of the rows, or None if there are none."""
-        if sample_weight is None:
-            return None
-        if isinstance(sample_weight, str):  # tf.estimator's weight_column is a name
-            raise TypeError(
-                "'sample_weight' takes the numbers themselves, one for each row; got the "
-                f"name {sample_weight!r}. Give X[{sample_weight!r}]."
-            )
-        # Only the length of the second argument counts. All-zero weights are refused.
-        return check_sample_weight(
-            sample_weight, np.empty((n_rows, 1)), dtype=np.float64, copy=True
-        )
-
-    def _balanced_weight(self, rows: Rows) -> NDArray[Any] | None:
+    def _balanced_weight(self, rows: Rows) -> np.ndarray | None:
         """Return the weights to train with."""
         return rows.weight
 
@@ -177,13 +175,10 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         self, X: Any, y: Any, sample_weight: Any, *, strict: bool = True
     ) -> Rows:
         """Validate rows that are not trained on."""
-        features = self._check_features(X, reset=False)
-        y = self._target_rows(y)
-        check_same_length(features, y)
-        weight = self._check_weight(sample_weight, count_samples(features))
+        features, y, weight = self._read(X, y, sample_weight, reset=False)
         return Rows(features, self._target.encode(y, strict=strict), weight)
 
-    def _strata(self, labels: Any) -> NDArray[Any] | None:
+    def _strata(self, labels: Any) -> np.ndarray | None:
         """Return the groups of which a validation part should have its share."""
         return None
 
@@ -293,6 +288,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _warn_of_unread(self) -> None:
         """Tell which columns of a table no feature column reads."""
+        # A dictionary or a frame: the columns of an array have no names to be warned
+        # of.
         given = self._columns_of_user
         is_table = "feature_names_in_" in vars(self) and not self._needs_names
         if not (is_table and given and all(c.remainder is None for c in given)):

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Self
 
 from sklearn.callback import with_callbacks
@@ -13,7 +14,7 @@ from torch import Tensor
 from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY, Rows
-from skest.adapters.fit import CoreTraining
+from skest.adapters.fit import train_core
 from skest.adapters.warm_source import fitted_source
 from skest.config.run_config import RunConfig
 from skest.core.console import voice
@@ -124,20 +125,24 @@ class StreamTrained(SkestEstimator):
             input_context=None,
         )
         source = Source(data)
+        # What `input_fn` has opened is closed, also where training fails or ends before
+        # it.
         with contextlib.closing(source):
             resume = self.__sklearn_is_fitted__()
             first = self._first_rows(source, classes, resume)
+            # Steps without a known end have a constant rate.
             self._schedule(None)
-            weighted = first.weight is not None
-            # Whether there are weights is a property of the model; later batches have
-            # to agree.
-            training = CoreTraining(self, seed, weighted=weighted, resume=resume)
             if steps is None and max_steps is None:
                 steps = self.max_steps
-            training.run(
+            train_core(
+                self,
                 _Batches(self, source, input_fn),
                 _StreamProgress(report=voice(self.verbose)),
                 given=(None, None, None),  # nothing is at hand as a whole
+                seed=seed,
+                # A property of the model: later batches have to agree with the first.
+                weighted=first.weight is not None,
+                resume=resume,
                 steps=steps,
                 max_steps=max_steps,
             )
@@ -146,6 +151,7 @@ class StreamTrained(SkestEstimator):
         """Check the first batch, and begin a model with it unless there is one."""
         if resume:
             self._check_resumed()
+        # It is not lost: the source gives it again as the first one to train on.
         batch = source.first_batch()
         if batch is None:
             raise ValueError(
@@ -182,6 +188,7 @@ class StreamTrained(SkestEstimator):
                 ready[parameter] = copy.copy(given)
             else:
                 _check_complete(columns, parameter)
+                # Nothing is left to learn: wrong cells are told, and names are kept.
                 ready[parameter] = columns.fit(rows.features)
         return ready
 
@@ -198,6 +205,8 @@ class StreamTrained(SkestEstimator):
 
     def _stream(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """Yield what the core is trained on, batch by batch."""
+        # A table is one that `input_fn` returns, an ArrayDataset: it knows its own
+        # batches.
         raw = source.batches() if source.table is None else iter(source.table)
         for batch in raw:
             pair = batch if isinstance(batch, tuple) else (batch, None)
@@ -209,6 +218,7 @@ class StreamTrained(SkestEstimator):
             yield features, rows.labels
 
 
+@dataclass
 class _Batches:
     """An ``input_fn`` that gives the core what a model makes of the batches of a user.
 
@@ -216,25 +226,21 @@ class _Batches:
     anew.
     """
 
-    def __init__(
-        self,
-        model: "StreamTrained",
-        source: Source | None,
-        input_fn: Callable[..., Any],
-    ) -> None:
-        self._model, self._source, self._input_fn = model, source, input_fn
+    model: StreamTrained
+    source: Source | None
+    input_fn: Callable[..., Any]
 
     def __call__(self, config: RunConfig, input_context: InputContext | None) -> Any:
-        source = self._source
+        source = self.source
         # A generator that has begun cannot be sent, nor divided: it is made again.
         if source is None or input_context is not None:
-            params = self._model.get_params(deep=False)
+            params = self.model.get_params(deep=False)
             told = {"mode": ModeKeys.TRAIN, "params": params, "config": config}
-            source = Source(call_sharded(self._input_fn, input_context, **told))
-        return self._model._stream(source)
+            source = Source(call_sharded(self.input_fn, input_context, **told))
+        return self.model._stream(source)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_source": None}
+        return {**vars(self), "source": None}
 
 
 class _StreamProgress(Progress):
@@ -248,6 +254,8 @@ class _StreamProgress(Progress):
 
     def after_step(self, run: Run, loss: Tensor) -> None:
         """Add the loss; all of them would be too many to keep."""
+        # On the device, in 64 bits: to read each loss would wait for an accelerator,
+        # and a sum of a million of float32 loses its digits.
         self._sum = self._sum + loss.double()
         self._n_batches += 1
         super().after_step(run, loss)

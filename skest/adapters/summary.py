@@ -57,6 +57,7 @@ def _target(model: Any) -> str:
 
 def _training(model: Any) -> str:
     said = f"{_count(model.n_iter_, 'epoch')}, {_count(model.n_steps_, 'step')}"
+    # A training of no step has none, as one whose `max_steps` are reached already.
     if np.isfinite(model.loss_):
         said += f", loss {model.loss_:.4g}"
     if model.best_validation_score_ is not None:
@@ -69,6 +70,7 @@ def _training(model: Any) -> str:
 
 
 def _parts(model: Any) -> Iterator[TitledTable]:
+    # The choices first: mostly they are what a person wonders about.
     reasons = model._reasons()
     if reasons:
         yield chosen_table('What "auto" chose', reasons)
@@ -80,6 +82,7 @@ def _parts(model: Any) -> Iterator[TitledTable]:
             # By what they read: a column's own name says little more than its kind.
             rows = [(d.reads, d.kind, d.size, d.learned) for d in described]
             yield TitledTable(title, ("column", "kind", "size", "learned"), rows)
+    # Of no step trained there is none, and no layer to tell of.
     checkpoint = model.estimator_.checkpoint
     if checkpoint is not None:
         yield layers_of(checkpoint)

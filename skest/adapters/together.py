@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from skest.adapters.features import WEIGHT_KEY, Rows
@@ -32,7 +31,7 @@ def predictions(
     features: Any,
     keys: Sequence[Any] | None = None,
     core_of: Callable[[Any], Estimator] = attrgetter("estimator_"),
-) -> dict[Any, NDArray[Any]]:
+) -> dict[Any, np.ndarray]:
     """Return the predictions of a fitted estimator, and of those of its folds with it.
 
     Parameters

@@ -3,7 +3,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ BARE_KEY = "__features__"
 GIVEN_PARAMS = frozenset({"head", "n_classes", "n_outputs", "feature_columns"})
 
 
+@dataclass(eq=False)
 class UserModel:
     """A model function for `skest.Estimator`, made of one of a user's.
 
@@ -47,28 +48,23 @@ class UserModel:
     columns : FeatureColumns or None
         Encode the features that the user's function sees.
     derive : callable
-        See `DerivedPredictions`.
+        From the predictions of the user's function to those that follow from them: one of
+        the functions below.
     dtype : torch.dtype
         Floating type of the network.
     """
 
-    def __init__(
-        self,
-        model_fn: Callable[..., EstimatorSpec],
-        params: dict[str, Any] | None,
-        given: Mapping[str, Any],
-        columns: FeatureColumns | None,
-        derive: Callable[[Mapping[str, Any]], dict[str, Tensor]],
-        dtype: torch.dtype,
-    ) -> None:
-        self._model_fn = model_fn
+    model_fn: Callable[..., EstimatorSpec]
+    params: dict[str, Any] | None
+    given: Mapping[str, Any]
+    columns: FeatureColumns | None
+    derive: Callable[[Mapping[str, Any]], dict[str, Tensor]]
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
         # As in tf.estimator.Estimator: what model_fn does to its params, no later call
         # sees.
-        self._params = copy.deepcopy(params)
-        self._given = dict(given)
-        self._columns = columns
-        self._derive = derive
-        self._dtype = dtype
+        self.params = copy.deepcopy(self.params)
 
     def __call__(
         self, features: Any, labels: Any, mode: str, config: RunConfig
@@ -76,7 +72,7 @@ class UserModel:
         """Describe the model."""
         spec = self._call(self._encoded(_given(features)), labels, mode, config)
         if spec.network is not None:
-            _prepare(spec.network, self._dtype)
+            _prepare(spec.network, self.dtype)
         for optimizer in spec.optimizers:
             # The cast gave variables another type than slots that the optimizer has
             # made at once, as Adagrad's.
@@ -84,7 +80,7 @@ class UserModel:
         # To predict, there is neither a loss nor a metric.
         if mode != ModeKeys.PREDICT:
             spec = _weighing(spec, WEIGHT_KEY in features)
-        is_plain = spec.encode is None and self._columns is None
+        is_plain = spec.encode is None and self.columns is None
         return replace(
             spec,
             encode=None if is_plain else partial(self._encode, spec.encode),
@@ -98,27 +94,29 @@ class UserModel:
         """
         spec = self._call(self._encoded(features), None, ModeKeys.PREDICT, config)
         network: Any = spec.network
-        network.to(self._dtype)
+        network.to(self.dtype)
         encode = spec.encode
-        if self._columns is not None:
-            encode = partial(self._columns.encode, dtype=self._dtype)
+        if self.columns is not None:
+            encode = partial(self.columns.encode, dtype=self.dtype)
         return replace(spec, encode=encode, predictions=self._predictions(spec))
 
     def _predictions(self, spec: EstimatorSpec) -> Callable[..., Mapping[str, Any]]:
         own: Any = spec.predictions
+        # Those of a head are complete, and know which of them are asked for.
         is_whole = isinstance(_owner(own), Head)
-        return own if is_whole else DerivedPredictions(own, self._derive)
+        return own if is_whole else partial(_completed, own, self.derive)
 
     def _call(
         self, features: Any, labels: Any, mode: str, config: RunConfig
     ) -> EstimatorSpec:
-        function = self._model_fn
-        if "params" in model_fn_arguments(function, self._params):
+        function = self.model_fn
+        # Only who names them gets them, as in tf.estimator.
+        if "params" in model_fn_arguments(function, self.params):
             # Not by ModelFn, which would copy what is given as well.
-            params = {**self._given, **copy.deepcopy(self._params or {})}
+            params = {**self.given, **copy.deepcopy(self.params or {})}
             function = partial(function, params=params)
         spec = ModelFn(function, None)(features, labels, mode, config)
-        if spec.encode is not None and self._columns is not None:
+        if spec.encode is not None and self.columns is not None:
             raise ValueError(
                 "'feature_columns' encode the features, but model_fn returns 'encode' as "
                 "well. Leave one of them out."
@@ -126,15 +124,17 @@ class UserModel:
         return spec
 
     def _encoded(self, features: Any) -> Any:
-        if self._columns is None:
+        if self.columns is None:
             return features
-        return self._columns.encode(features, self._dtype)
+        return self.columns.encode(features, self.dtype)
 
     def _encode(
         self, own: Callable[[Any], Any] | None, features: Mapping[Any, Any]
     ) -> dict[Any, Any]:
         """Encode features, which are a table in memory, beside their weights."""
         encoded = (own or self._encoded)(_given(features))
+        # Weights are beside the features, which needs a dictionary; `_given` takes it
+        # away.
         if not isinstance(encoded, Mapping):
             encoded = {BARE_KEY: encoded}
         # The network was cast to this type; a user's encode may know only float32.
@@ -145,7 +145,7 @@ class UserModel:
 
     def _cast(self, value: Any) -> Any:
         is_float = isinstance(value, Tensor) and value.is_floating_point()
-        return value.to(self._dtype) if is_float else value
+        return value.to(self.dtype) if is_float else value
 
 
 class _RowLoss:
@@ -183,11 +183,12 @@ def _weighing(spec: EstimatorSpec, is_weighted: bool) -> EstimatorSpec:
     # A head of skest can weigh both its loss and its metrics.
     if is_weighted and isinstance(getattr(head, "head", head), SingleTaskHead):
         return _with_weighted_head(spec, head)
-    return replace(
-        spec,
-        loss=_RowLoss(spec.loss),  # type: ignore[arg-type]
-        update_metrics=partial(_update_metrics, spec),
-    )
+
+    def update(metrics: Any, labels: Any, logits: Any, features: Any) -> None:
+        update_metrics(spec, metrics, labels, logits, _given(features))
+
+    loss = _RowLoss(spec.loss)  # type: ignore[arg-type]
+    return replace(spec, loss=loss, update_metrics=update)
 
 
 def _with_weighted_head(
@@ -205,19 +206,10 @@ def _with_weighted_head(
     return replace(spec, loss=weighted.compute_loss, update_metrics=update)
 
 
-def _update_metrics(
-    spec: EstimatorSpec,
-    metrics: dict[str, Any],
-    labels: Any,
-    logits: Any,
-    features: Any,
-) -> None:
-    update_metrics(spec, metrics, labels, logits, _given(features))
-
-
 def _prepare(network: nn.Module, dtype: torch.dtype) -> None:
     """Cast a network, and let it take features with the weights beside them."""
     network.to(dtype)
+    # A hook and no module around it, whose name would be in those of all variables.
     network.register_forward_pre_hook(
         lambda _, arguments: (_given(arguments[0]), *arguments[1:])
     )
@@ -257,61 +249,33 @@ _CLASS_IDS = PredictionKeys.CLASS_IDS
 _NUMBERS = PredictionKeys.PREDICTIONS
 
 
-class DerivedPredictions:
-    """The predictions of a model function, completed.
-
-    Parameters
-    ----------
-    own : callable or None
-        ``own(logits) -> dict``, as in `skest.EstimatorSpec`.
-    derive : callable
-        From these to those that follow from them: one of the functions below.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from functools import partial
-    >>> from skest.adapters.user_model import *
-    >>> predictions = DerivedPredictions(
-    ...     lambda logits: {"logits": logits}, partial(class_predictions, n_classes=3)
-    ... )
-    >>> predictions(torch.tensor([[0.0, 2.0, 1.0]]), ["class_ids"])["class_ids"]
-    tensor([[1]])
-    """
-
-    def __init__(
-        self,
-        own: Callable[[Any], Mapping[str, Any]] | None,
-        derive: Callable[[Mapping[str, Any]], dict[str, Tensor]],
-    ) -> None:
-        self._own = own
-        self._derive = derive
-
-    def __call__(
-        self, logits: Any, keys: Sequence[str] | None = None
-    ) -> dict[str, Any]:
-        """Return all predictions; an error says if one of `keys` does not follow."""
-        if self._own is None:
-            raise ValueError(
-                "Early stopping scores the network while it is trained, but model_fn "
-                "returns no 'predictions' in mode 'train'. Return them in all modes."
-            )
-        own = self._own(logits)
-        if not isinstance(own, Mapping):
-            raise TypeError(
-                "'predictions' of model_fn must return a dictionary; got "
-                f"{type(own).__name__}."
-            )
-        found = {**own, **self._derive(own)}
-        missing = [key for key in keys or () if key not in found]
-        if missing:
-            raise ValueError(
-                f"{' and '.join(map(repr, missing))} cannot be told from the predictions "
-                f"of model_fn, which are {', '.join(map(repr, own)) or 'none'}. For "
-                f"classes and labels, return {_LOGITS!r} or {_PROBABILITIES!r}; for "
-                f"numbers, {_NUMBERS!r}."
-            )
-        return found
+def _completed(
+    predictions: Callable[[Any], Mapping[str, Any]] | None,
+    derive: Callable[[Mapping[str, Any]], dict[str, Tensor]],
+    logits: Any,
+    keys: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Return all predictions; an error says if one of `keys` does not follow."""
+    if predictions is None:
+        raise ValueError(
+            "Early stopping scores the network while it is trained, but model_fn "
+            "returns no 'predictions' in mode 'train'. Return them in all modes."
+        )
+    own = predictions(logits)
+    if not isinstance(own, Mapping):
+        raise TypeError(
+            f"'predictions' of model_fn must return a dictionary; got {type(own).__name__}."
+        )
+    found = {**own, **derive(own)}
+    missing = [key for key in keys or () if key not in found]
+    if missing:
+        raise ValueError(
+            f"{' and '.join(map(repr, missing))} cannot be told from the predictions "
+            f"of model_fn, which are {', '.join(map(repr, own)) or 'none'}. For "
+            f"classes and labels, return {_LOGITS!r} or {_PROBABILITIES!r}; for "
+            f"numbers, {_NUMBERS!r}."
+        )
+    return found
 
 
 def class_predictions(own: Mapping[str, Any], n_classes: int) -> dict[str, Tensor]:

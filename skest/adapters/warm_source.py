@@ -26,6 +26,7 @@ from skest.feature_columns.base import (
     DenseColumn,
     FeatureColumn,
     OverCategorical,
+    innermost,
 )
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import IdentityColumn
@@ -34,7 +35,11 @@ from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.modules import module_name, parameter_name
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
+from skest.feature_columns.numeric_vectors import (
+    PARAMETERS,
+    PeriodicColumn,
+    PiecewiseLinearColumn,
+)
 from skest.feature_columns.vocabulary import VocabularyColumn
 
 
@@ -101,47 +106,32 @@ def column_axes(
         Of the tables of columns and of the weights of a linear model.
     """
     axes: Axes = {}
+    scope = table_scope(parameter, kind)
     for column in columns.active:
         if isinstance(column, EmbeddingColumn):
-            name = parameter_name(column.table_name)
-            axes[table_scope(parameter, kind) + name] = {
+            axes[scope + parameter_name(column.table_name)] = {
                 0: ids_meaning(column),
                 1: outputs_meaning(column),
             }
         elif isinstance(column, PeriodicColumn):
-            module = f"{table_scope(parameter, kind)}{module_name(column.name)}."
-            axes |= {module + name: of for name, of in _periodic_axes(column).items()}
+            # Waves have no names by which another number of them could be told apart:
+            # no axis has a meaning, and other shapes are refused.
+            module = scope + module_name(column.name)
+            axes |= {f"{module}.{name}": {} for name in PARAMETERS}
         is_piecewise = isinstance(column, PiecewiseLinearColumn)
         # A linear model has weights for the code itself and no table of dimensions.
         if is_piecewise and column.dimension and kind != "linear":
-            axes[table_scope(parameter, kind) + parameter_name(column.name)] = {
+            axes[scope + parameter_name(column.name)] = {
                 0: code_meaning(column),
                 1: Meaning("dimension", range(column.dimension)),
             }
         if kind == "linear":
-            if is_piecewise:
-                rows = code_meaning(column)
-            elif isinstance(column, CategoricalColumn):
-                rows = ids_meaning(column)
-            else:
-                rows = outputs_meaning(column)
+            rows = code_meaning(column) if is_piecewise else outputs_meaning(column)
             axes[part_prefix(parameter) + parameter_name(column.name)] = {
                 0: rows,
                 1: logits,
             }
     return axes
-
-
-def _periodic_axes(column: PeriodicColumn) -> Axes:
-    elements = Meaning("elements", range(column.source_column.n_elements))
-    waves = Meaning("waves", range(column.n_frequencies))
-    dimension = Meaning("dimension", range(column.dimension - 1))
-    return {
-        "frequencies": {0: elements, 1: waves},
-        "phases": {0: elements, 1: waves},
-        "weights": {0: elements, 1: waves, 2: dimension},
-        "bias": {0: elements, 1: dimension},
-    }
 
 
 def logits_meaning(target: Target) -> Meaning:
@@ -150,12 +140,14 @@ def logits_meaning(target: Target) -> Meaning:
 
 
 def _logits_of(target: Any) -> list[Hashable]:
+    # Of several heads, in the order in which their logits lie in the network.
     if hasattr(target, "targets"):
         return [
             (name, logit)
             for name, single in target.targets.items()
             for logit in _logits_of(single)
         ]
+    # The class of the head, too: a logit of another loss is another number.
     head = target.head(None)
     classes = getattr(target, "classes", None)
     names = None if classes is None else tuple(classes.tolist())
@@ -189,6 +181,8 @@ def outputs_meaning(column: FeatureColumn) -> Meaning:
     if isinstance(column, OverCategorical | CategoricalColumn):
         return ids_meaning(column)
     if isinstance(column, DenseColumn):
+        # By names, not by positions: an indicator of gaps that is new must not move the
+        # others.
         return Meaning("numbers", column._output_names())
     return Meaning(type(column).__name__, ())
 
@@ -218,12 +212,16 @@ def ids_meaning(column: FeatureColumn) -> Meaning:
         oov = [("out of vocabulary", n_oov, i) for i in range(n_oov)]
         missing = [("missing",)] * column.missing_bucket
         return Meaning("vocabulary", [*column.vocabulary, *oov, *missing])
+    # Without the number of buckets in the kind: more ids leave the first ones what they
+    # are.
     if isinstance(column, IdentityColumn):
         return Meaning("identity", range(column.num_buckets))
     kind: tuple[Hashable, ...] = (type(column).__name__,)
     if isinstance(column, CrossedColumn):
         keys = getattr(column, "keys_", column.keys)  # as it was fitted
         kind = (*kind, column.hash_key, *map(_key_meaning, keys))
+    # Ids that are hashed, or counted, go by their number: with another, all of them are
+    # new.
     n_buckets = column.num_buckets
     return Meaning((*kind, n_buckets), range(n_buckets))
 
@@ -237,6 +235,7 @@ def _key_meaning(key: Any) -> Hashable:
 
 
 _ALL = ".*"
+# The input weights of the first layer, whichever cells it has: torch names them so.
 _RNN_INPUTS = re.compile(r"\w+_0\.weight_ih_l0")
 
 
@@ -268,6 +267,8 @@ def known_settings(estimator: Any) -> WarmStartSettings | None:
     if not isinstance(given, WarmStartSettings):
         given = WarmStartSettings(source)
     fields = {f.name: getattr(given, f.name) for f in dataclasses.fields(given)}
+    # Its core has the variables; what they stand for, only the estimator around it
+    # knows.
     fields["ckpt_to_initialize_from"] = source.estimator_
     return WarmStartFromFit(**fields, known_changes=_changes(estimator, source, given))
 
@@ -310,12 +311,8 @@ def with_source_statistics(
 
 def _is_measured(column: FeatureColumn) -> bool:
     """Whether a column learns nothing but statistics of numbers."""
-    while isinstance(column, OverCategorical):
-        column = column.categorical
-    return isinstance(
-        column,
-        NumericColumn | BucketizedColumn | PiecewiseLinearColumn | PeriodicColumn,
-    )
+    measured = NumericColumn | BucketizedColumn | PiecewiseLinearColumn | PeriodicColumn
+    return isinstance(innermost(column), measured)
 
 
 def _is_alike(column: FeatureColumn, other: FeatureColumn | None) -> bool:
@@ -393,6 +390,7 @@ def _axes(fitted: Any, names: Iterable[str]) -> Axes:
         elif kind == "dense":
             axes |= _layers(part, logits, names)
             first = f"{part}hidden_0.weight"
+            # Without hidden layers, the inputs are those of the last one.
             first = first if first in names else f"{part}logits.weight"
             for name in (first, f"{part}member_scales"):
                 axes.setdefault(name, {})[1] = inputs_meaning([columns])

@@ -86,6 +86,8 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
     source_column: NumericColumn
     boundaries: Sequence[float] | str
 
+    allows_missing = True  # there is a bucket for missing numbers
+
     @property
     def name(self) -> str:
         """Name of the source and ``_bucketized``."""
@@ -100,11 +102,6 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
     def size(self) -> int:
         """Width of the one-hot output, `num_buckets`."""
         return self.num_buckets
-
-    @property
-    def allows_missing(self) -> bool:
-        """True: there is a bucket for missing numbers."""
-        return True
 
     @property
     def needs_fit(self) -> bool:
@@ -134,14 +131,14 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
             )
         check_boundaries(self.boundaries, owner, self.source_column.dtype, least=1)
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        source = self.source_column.fitted(table, sample_weight)
+    def _learn(self, table: Table) -> dict[str, Any]:
+        source = self.source_column.fitted(table, table.weight)
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"boundaries_": self.cuts}
         values, unknown = source.values(table)
         known = np.ones(values.shape, bool) if unknown is None else ~unknown
-        numbers = known_numbers(values, known, sample_weight, table.target, source.key)
+        numbers = known_numbers(values, known, table, source.key)
         if self.boundaries.startswith("quantiles:"):
             n = int(self.boundaries.removeprefix("quantiles:"))
             boundaries = _quantiles(numbers, n)

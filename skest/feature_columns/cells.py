@@ -155,7 +155,10 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
             f"{advice}"
         ) from error
     if values.dtype == object and len(distinct) and not isinstance(distinct[0], str):
-        _check_not_merged(values[codes >= 0], distinct, key)
+        # True, 1 and 1.0 are one value when they are hashed.
+        present = values[codes >= 0]
+        if infer_dtype(present, skipna=False) != infer_dtype(distinct, skipna=False):
+            _refuse_mix(present, key)
     return codes, np.asarray(distinct)
 
 
@@ -173,12 +176,6 @@ def _factorize_category(cells: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     places[used] = np.arange(len(used))
     # The code of a missing cell, -1, wraps to the last place, which is -1 again.
     return places.take(codes, mode="wrap"), categories.take(used).to_numpy()
-
-
-def _check_not_merged(present: np.ndarray, distinct: np.ndarray, key: Hashable) -> None:
-    """Refuse True, 1 and 1.0 in one column, which are one value when they are hashed."""
-    if infer_dtype(present, skipna=False) != infer_dtype(distinct, skipna=False):
-        _refuse_mix(present, key)
 
 
 def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndarray:

@@ -184,7 +184,10 @@ def _categories(
     table: Table, key: Key, kind: str, n_levels: int, is_single: bool
 ) -> list[FeatureColumn]:
     """Return the columns of categories, a single one in each cell or several."""
-    keyed = _categorical(key, n_levels)
+    keyed: KeyedCategoricalColumn = categorical_column_with_vocabulary_list(key)
+
+    if n_levels > MAX_VOCABULARY_LEVELS:
+        keyed = categorical_column_with_hash_bucket(key, HASH_BUCKET_SIZE)
     if kind == "linear":
         return [keyed]
     categorical = SequenceCategoricalColumn(keyed) if kind == "sequence" else keyed
@@ -330,10 +333,7 @@ def _warn_of_minus_one(cells: Factorized, key: Key) -> None:
 
 
 def _numeric(
-    make: Callable[..., NumericColumn],
-    key: Key,
-    values: np.ndarray,
-    dtype: str | None,
+    make: Callable[..., NumericColumn], key: Key, values: np.ndarray, dtype: str | None
 ) -> NumericColumn:
     return make(
         key,
@@ -344,9 +344,3 @@ def _numeric(
         normalizer="standard",
         indicate_missing="auto",
     )
-
-
-def _categorical(key: Key, n_levels: int) -> KeyedCategoricalColumn:
-    if n_levels > MAX_VOCABULARY_LEVELS:
-        return categorical_column_with_hash_bucket(key, HASH_BUCKET_SIZE)
-    return categorical_column_with_vocabulary_list(key)

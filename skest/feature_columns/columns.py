@@ -165,6 +165,8 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         named = self._named_columns
         for _, column in named:
             column.validated()
+        # scikit-learn's own rules: each name once, none of a parameter, and no "__" in
+        # it.
         self._validate_names([name for name, _ in named])
         _check_distinct([column for _, column in named])
         _check_tables([column for _, column in named])
@@ -206,12 +208,9 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             is_dense = all(isinstance(column, DenseColumn) for _, column in named)
             kind = "dense" if is_dense else "linear"
             named = self.with_inferred(table, table.keys, kind)._named_columns
-        table = table.with_target(y)
-        weight = checked_weight(sample_weight, table)
+        table = table.with_target(y, checked_weight(sample_weight, table))
         # All before any is kept, so that what an earlier fit learned outlives a refusal.
-        self.columns_ = [
-            (n, column._fitted_alone(table, weight)) for n, column in named
-        ]
+        self.columns_ = [(name, column._fitted_alone(table)) for name, column in named]
         self._remember_features(table)
         return self
 
@@ -229,6 +228,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         """
         _, inferred = chosen_columns(Table(X), unread_keys(keys, [self]), kind)
         named = dict(self._named_columns)
+        # A name of the user's may be that of an inferred column: the user's stays.
         for stem, column in FeatureColumns(inferred)._named_columns:
             named[_free_name(stem, named.keys())] = column
         return FeatureColumns(
@@ -310,12 +310,15 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         arrays = {column.name: column._encoded(table) for column in sources.values()}
         encoded: dict[str, Tensor] = {}
         for name in list(arrays):
+            # Each array is let go of when its tensor is there: cast to another type,
+            # all of them would be in memory twice.
             for key, values in arrays.pop(name).items():
                 tensor = torch.from_numpy(values)
                 if tensor.is_floating_point() and tensor.dtype != dtype:
                     tensor = tensor.to(dtype)
                     _check_finite(tensor, name)  # the column has checked its own type
                 encoded[key] = tensor
+        # SequenceFeatures puts the columns side by side, step by step.
         _check_lengths(
             {
                 column.name: encoded[column.length_key]
@@ -433,6 +436,7 @@ def unread_keys(keys: Sequence[Key], columns: Sequence[FeatureColumns]) -> list[
     """Return keys of a table that no column reads, by name or by position."""
     several = [column for some in columns for column in some.active]
     read = {key for column in several for key in column.feature_keys}
+    # Who reads an array as a whole reads all of its columns.
     if _WHOLE in read and _WHOLE not in keys:
         return []
     return [key for i, key in enumerate(keys) if key not in read and i not in read]
@@ -521,6 +525,8 @@ def _check_tables(columns: list[FeatureColumn]) -> None:
         if not isinstance(column, EmbeddingColumn):
             continue
         first = by_table.setdefault(column.table_name, column)
+        # What belongs to a look-up and not to the table, such as the combiner, may
+        # differ.
         described, expected = column.table_parameters, first.table_parameters
         for parameter in described | expected:
             if not same(described.get(parameter), expected.get(parameter)):
@@ -568,6 +574,8 @@ def same(a: Any, b: Any) -> bool:
         return type(a) is type(b) and same(
             a.get_params(deep=False), b.get_params(deep=False)
         )
+    # To Python, two of them are never equal; and `clone` copies those among the
+    # parameters.
     if isinstance(a, partial) and isinstance(b, partial):
         return a.func is b.func and same((a.args, a.keywords), (b.args, b.keywords))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
@@ -584,6 +592,7 @@ def same(a: Any, b: Any) -> bool:
 
 def _is_listed(value: Any) -> bool:
     """Whether it is a collection of elements in an order."""
+    # A set has no order in which to compare its elements, and a string is one value.
     return isinstance(value, Collection) and not isinstance(
         value, str | bytes | Mapping | Set
     )

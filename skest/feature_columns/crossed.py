@@ -164,9 +164,9 @@ class CrossedColumn(CategoricalColumn):
                 f"columns; got {key!r}. Cut numbers with bucketized_column first."
             )
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         fitted = [
-            key.fitted(table, sample_weight) if _is_column(key) else key
+            key.fitted(table, table.weight) if _is_column(key) else key
             for key in _leaves(self.keys)
         ]
         return {"keys_": fitted}
@@ -222,6 +222,7 @@ def _int64_keys_of(
 def _leaves(keys: Sequence[Any]) -> Iterator[Any]:
     """Keys with nested crosses replaced by their own keys."""
     for key in keys:
+        # As _collect_leaf_level_keys of TensorFlow's crossed column.
         if isinstance(key, CrossedColumn):
             yield from _leaves(key.keys)
         else:
@@ -370,6 +371,7 @@ class WeightedCategoricalColumn(CategoricalOver):
             f"weighted column {self.name!r}",
             "weight_feature_key",
         )
+        # The type of weights is checked as that of other numbers.
         self._numeric(1).validated()
 
     def _numeric(self, n_values: int) -> NumericColumn:
@@ -379,6 +381,8 @@ class WeightedCategoricalColumn(CategoricalOver):
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         ids, present = self.ids(table)
         weights = self._weights(table, present)
+        # Of values out of vocabulary, safe_embedding_lookup_sparse drops the weights,
+        # too.
         return {self.encoded_key: ids, self.weight_key: np.where(ids < 0, 0, weights)}
 
     def _matrix(self, table: Table) -> Matrix:

@@ -209,6 +209,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     @property
     def name(self) -> str:
         """Name of the categorical column and ``_embedding``."""
+        # As TensorFlow names columns; a checkpoint of either names its variables by
+        # them.
         return f"{self.categorical_column.name}_embedding"
 
     @property
@@ -219,6 +221,7 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     @property
     def table_parameters(self) -> dict[str, Any]:
         """Parameters that describe the table, in which all its columns must agree."""
+        # Not the combiner, nor max_norm: each look-up has its own.
         return {
             "categorical_column": self.categorical_column,
             "dimension": self.dimension,
@@ -229,7 +232,10 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     def size(self) -> int:
         """Length of the vectors."""
         if isinstance(self.dimension, str):
-            return auto_dimension(self.categorical.num_buckets)
+            # The rule of Wang et al., "Deep & Cross Network" (arXiv 1708.05123, section
+            # 4.2), up to a length.
+            dimension = round(6 * self.categorical.num_buckets**0.25)
+            return min(_LARGEST_AUTO_DIMENSION, dimension)
         return self.dimension
 
     def _validate(self) -> None:
@@ -268,6 +274,8 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
             if self.initializer is None:
                 # As tf.feature_column.embedding_column: a truncated normal
                 # distribution.
+                # The deviation of the distribution before it is cut, as
+                # truncated_normal_initializer of TensorFlow has it.
                 std = self.size**-0.5
                 # In blocks, because drawing takes several times the memory drawn.
                 for block in weights.split(max(1, _DRAWN_AT_ONCE // self.size)):
@@ -288,6 +296,7 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
         return weights
 
     def _matrix(self, table: Table) -> np.ndarray:
+        # In the memory of the checkpoint, where the table is once.
         weights = torch.as_tensor(self._trained_weights)
         encoded = {k: torch.from_numpy(v) for k, v in self._encoded(table).items()}
         return combined_rows(
@@ -341,6 +350,7 @@ def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> N
     """
     values = block.view(-1).normal_(generator=generator)
     outside = (values.abs() > 2).nonzero().flatten()
+    # Each time 4.6 % of those are left: the share of a normal distribution beyond two.
     while len(outside):
         again = torch.empty(len(outside), dtype=block.dtype).normal_(
             generator=generator
@@ -348,9 +358,3 @@ def _draw_truncated_normal(block: Tensor, std: float, generator: Generator) -> N
         values[outside] = again
         outside = outside[again.abs() > 2]
     block.mul_(std)
-
-
-def auto_dimension(num_buckets: int) -> int:
-    """Return a length of embedding vectors that suits a number of ids."""
-    # The rule of Wang et al., "Deep & Cross Network" (arXiv 1708.05123, section 4.2).
-    return min(_LARGEST_AUTO_DIMENSION, round(6 * num_buckets**0.25))

@@ -119,6 +119,7 @@ def _learned(column: Any) -> Iterator[str]:
         ]
         more = ", …" if len(levels) > _MOST_LEVELS else ""
         yield f"levels {', '.join(levels[:_MOST_LEVELS])}{more}"
+    # Only of a single number: a line of a thousand means is read by nobody.
     filled = state.get("fill_", ())
     fill = [_value(number, column) for number in filled] if len(filled) == 1 else []
     if "center_" in state and "statistics_" not in state:
@@ -137,6 +138,7 @@ def _learned(column: Any) -> Iterator[str]:
     if "quantile_maps_" in state:
         yield "quantiles"
     for name, what in (("edges_", "edges"), ("boundaries_", "boundaries")):
+        # Boundaries are one array for all elements, edges are a list with one for each.
         cuts = np.concatenate([np.empty(0), *map(np.ravel, state.get(name, ()))])
         if len(cuts):
             least, most = (_value(cut, column) for cut in (cuts.min(), cuts.max()))
@@ -145,6 +147,7 @@ def _learned(column: Any) -> Iterator[str]:
         yield f"means of the target for {len(column.statistics_) - 1:,} levels"
     if "coefficients_" in state:
         yield f"coefficients of {len(column.coefficients_):,} levels"
+    # A dictionary holds the waves of a periodic column, which has no levels.
     if "weights_" in state and not isinstance(column.weights_, dict):
         yield f"a vector for each of {len(column.weights_):,} levels"
     inner = _inner(column)

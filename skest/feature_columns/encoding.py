@@ -76,6 +76,7 @@ def _step_of(column: Any) -> _Step | None:
         return None
     center = scale = None
     if column.normalizer is not None:
+        # What is missing is said by the column, where it encodes.
         if not column.__sklearn_is_fitted__():
             return None
         center = torch.from_numpy(column.center_.astype(dtype))

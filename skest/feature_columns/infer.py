@@ -151,6 +151,7 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
     are very many.
     """
     kinds = (NumericColumn, ParsedColumn)
+    # Not of their subclasses: a sequence has steps, and no fixed number of elements.
     numbers = [column for column in columns.columns if type(column) in kinds]
     n_elements = sum(column.n_elements for column in numbers)
     # Of a thousand numbers, the layer behind them would be larger than all others.
@@ -159,6 +160,8 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
         return columns
     piecewise = [
         piecewise_linear_column(
+            # Neither scaled nor filled: edges follow any scale, and a gap is to give
+            # zeros, not what the mean gives.
             clone(column).set_params(
                 default_value=None, normalizer=None, indicate_missing=False
             ),
@@ -217,6 +220,8 @@ class NumericFrameColumn(NumericColumn):
         return f"Column {self.feature_names[i]!r}"
 
     def _raw(self, table: Table) -> np.ndarray:
+        # A dictionary may have the columns by their names; an array of the fit has
+        # none.
         is_array = table.feature_names is None
         if is_array and not set(self.feature_names).issubset(table.keys):
             return super()._raw(table)

@@ -121,6 +121,8 @@ class PeriodicOutput(NamedTuple):
     dimension: int
 
 
+# One by which `forward` computes, and an export writes the same in ONNX: no column is
+# asked any more, and a pickle of the network holds none.
 _Output = (
     ValuesOutput
     | CountsOutput
@@ -131,22 +133,9 @@ _Output = (
 )
 
 
-class RowLookup(NamedTuple):
-    """One look-up of rows that a module makes in every forward pass.
-
-    Parameters
-    ----------
-    table : Parameter
-        Whose rows are looked up.
-    key : str
-        Of the ids among the encoded features.
-    is_weighted : bool
-        Whether an id may be left out because of its weight.
-    """
-
-    table: nn.Parameter
-    key: str
-    is_weighted: bool
+# A table, the key of its ids among the encoded features, and whether an id may be left out
+# because of its weight.
+_RowLookup = tuple[nn.Parameter, str, bool]
 
 
 class _ColumnFeatures(nn.Module):
@@ -247,6 +236,8 @@ class _ColumnFeatures(nn.Module):
         found: dict[str, Tensor] = {}
         for group in self.interpolations:
             tables = [self.get_parameter(parameter_name(n)) for n in group.columns]
+            # The elements of all columns come from one look-up; here each column gets
+            # its own back.
             parts = group(tables, encoded).split(group.n_elements, dim=1)
             found |= zip(group.columns, (p.flatten(1) for p in parts), strict=True)
         return found
@@ -267,6 +258,7 @@ class _ColumnFeatures(nn.Module):
         return found
 
     def _concatenated(self, encoded: Mapping[str, Tensor]) -> Tensor:
+        # In the order of the outputs, by which they are taken below.
         vectors = iter(self._embedded(encoded) if self._lookups else ())
         computed = self._interpolated(encoded) | self._periodic(encoded)
         outputs = [
@@ -279,11 +271,12 @@ class _ColumnFeatures(nn.Module):
         ]
         return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
-    def row_lookups(self) -> list[RowLookup]:
+    def row_lookups(self) -> list[_RowLookup]:
         """Return the look-ups of rows that `forward` makes."""
+        # Parameter servers bring these rows before a step.
         tables = self.column_parameters()
         return [
-            RowLookup(tables[o.column], o.key, o.weight_key is not None)
+            (tables[o.column], o.key, o.weight_key is not None)
             for o in self.outputs
             if isinstance(o, EmbeddingOutput)
         ]
@@ -302,6 +295,7 @@ class _ColumnFeatures(nn.Module):
 
 def _feature_sizes(column: DenseColumn) -> list[int]:
     if isinstance(column, NumericColumn):
+        # Members of a network scale each number by itself, and a vector as one (TabM).
         return [1] * column.size
     if isinstance(column, PeriodicColumn):
         return [column.dimension] * column.source_column.n_elements
@@ -423,6 +417,7 @@ class SequenceFeatures(_ColumnFeatures):
                 "Use a column made by a function whose name begins with 'sequence_', or "
                 "make it a context column."
             )
+        # That of any will do: all have the same lengths, which `encode` has checked.
         self.length_key = column.length_key
 
     def forward(self, encoded: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -567,6 +562,8 @@ class LinearFeatures(nn.Module):
                 # Linear weights begin at zero, as in tf.feature_column.linear_model.
                 make = functools.partial(torch.zeros_like, empty)
                 weights = row_table(own_values(empty, make))
+                # Numbers of a sparse matrix have no mean over a row: theirs is X @
+                # weights.
                 combiner = "sum" if column.is_summed else sparse_combiner
                 keys = (column.encoded_key, column.weight_key)
                 self.looked_up.append((column.name, *keys, combiner))
@@ -580,6 +577,8 @@ class LinearFeatures(nn.Module):
             self.register_parameter(parameter_name(column.name), weights)
         self.multiplied = [column.name for column in dense]
         self.interpolations: Any = nn.ModuleList(grouped(interpolated))
+        # Dense columns may have tables of their own: also in a linear model, an
+        # embedding is one.
         self.dense = (
             DenseFeatures(dense, dtype, generator, initialize) if dense else None
         )
@@ -618,10 +617,10 @@ class LinearFeatures(nn.Module):
             logits = logits + self.dense(encoded) @ stacked
         return logits
 
-    def row_lookups(self) -> list[RowLookup]:
+    def row_lookups(self) -> list[_RowLookup]:
         """Return the look-ups of rows that `forward` makes itself."""
         return [
-            RowLookup(self._parameter(name), key, weight_key is not None)
+            (self._parameter(name), key, weight_key is not None)
             for name, key, weight_key, _ in self.looked_up
         ]
 
@@ -670,6 +669,7 @@ def _output_of(column: DenseColumn) -> _Output:
             column.max_norm,
             column.weight_key,
         )
+    # What is left has ids and no table: indicators and bucketized columns.
     return CountsOutput(column.name, column.encoded_key, column.size, column.weight_key)
 
 

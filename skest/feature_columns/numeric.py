@@ -28,7 +28,7 @@ from skest.feature_columns.table import Key, Table
 _DTYPES = ("float32", "float64", "int32", "int64")
 _SCALERS = ("standard", "minmax", "quantile", "robust")
 _LINEAR = (None, "standard", "minmax")
-_RISING = (*_LINEAR, "robust")  # keep the order of numbers
+
 _REMEDY = "give no 'normalizer' or a callable"
 # Ends of keys under which other things than numbers are encoded, and of those that avoid
 # them: so "city_ids" may be a column of numbers beside the categories "city".
@@ -113,13 +113,17 @@ def numeric_column(
     >>> column.fit_transform({"age": np.array([20.0, 40.0, np.nan])})
     array([[-1.], [ 1.], [ 0.]], dtype=float32)
     """
-    # A list, because `clone`, `repr` and comparisons of parameters stumble over arrays.
-    default: Any = default_value
-    if isinstance(default, np.ndarray):
-        default = default.tolist()
+    default = as_list(default_value)
     return NumericColumn(
         key, shape, default, dtype, normalizer, indicate_missing
     ).validated()
+
+
+def as_list(default_value: Any) -> Any:
+    """Return an array among the parameters as a list."""
+    # `clone`, `repr` and comparisons of parameters stumble over arrays.
+    is_array = isinstance(default_value, np.ndarray)
+    return default_value.tolist() if is_array else default_value
 
 
 @dataclass(eq=False, repr=False)
@@ -163,6 +167,7 @@ class NumericColumn(DenseColumn):
         return (
             self.default_value == "mean"
             or self.indicate_missing == "auto"
+            # A function has nothing to learn.
             or isinstance(self.normalizer, str)
         )
 
@@ -186,6 +191,7 @@ class NumericColumn(DenseColumn):
         if isinstance(self.default_value, str):
             # The one string that is allowed is "mean".
             return self._learned("fill_", "give a number for 'default_value'")
+        # One number for all elements, or one for each.
         return np.broadcast_to(np.ravel(self.default_value), self.n_elements)
 
     @property
@@ -207,6 +213,7 @@ class NumericColumn(DenseColumn):
         check_key(self.key, owner)
         for n_elements in self.cell_shape:
             check_integer(n_elements, "shape", owner, minimum=1)
+        # By its name, for np.float32 and the dtype of an array are meant as well.
         check_choice(_dtype_name(self.dtype), "dtype", owner, _DTYPES)
         default = self.default_value
         is_mean = isinstance(default, str) and default == "mean"
@@ -249,8 +256,8 @@ class NumericColumn(DenseColumn):
                 f"{_dtype_name(self.dtype)} cannot hold. Give another value or dtype."
             )
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        raw = self._cells(table)
+    def _learn(self, table: Table) -> dict[str, Any]:
+        raw, weight = self._cells(table), table.weight
         warn_of_merged(raw, self.dtype, self.key)
         values, missing = self._checked(raw, copy=False)
         learned: dict[str, Any] = {}
@@ -258,12 +265,12 @@ class NumericColumn(DenseColumn):
             # An indicator of gaps that training lacks would keep an untrained weight.
             learned["indicated_"] = np.arange(0)
             if missing is not None:
-                gaps = _counted(missing, sample_weight)
-                learned["indicated_"] = np.flatnonzero(gaps.any(axis=0))
+                gaps = table.counted(missing).any(axis=0)
+                learned["indicated_"] = np.flatnonzero(gaps)
         # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
             if missing is not None:
-                self._check_present(missing, sample_weight)
+                self._check_present(table.counted(~missing))
             mean, scale = table.learned(
                 # The parts of a network have columns of the same numbers.
                 (
@@ -273,8 +280,7 @@ class NumericColumn(DenseColumn):
                     self.cell_shape,
                     self.dtype,
                 ),
-                sample_weight,
-                lambda: mean_and_scale(values, missing, sample_weight),
+                lambda: mean_and_scale(values, missing, weight),
             )
             self._check_statistics(scale)
         if self.default_value == "mean":
@@ -282,17 +288,19 @@ class NumericColumn(DenseColumn):
         if self.normalizer == "standard":
             learned["center_"], learned["scale_"] = mean, scale
         elif self.normalizer == "minmax":
-            counted = slice(None) if sample_weight is None else sample_weight > 0
+            # MinMaxScaler takes no weights; a row of weight 0 is one that is not there.
+            counted = slice(None) if weight is None else weight > 0
             range_scaler = MinMaxScaler().fit(with_gaps(values, missing)[counted])
             # The scale of scikit-learn is the reciprocal of the range, and 1 of an
             # empty one.
             learned["center_"] = range_scaler.data_min_
             learned["scale_"] = 1 / range_scaler.scale_
         elif self.normalizer in ("quantile", "robust"):
-            elements = list(_elements(values, missing, sample_weight))
+            elements = list(_elements(values, missing, table))
             with np.errstate(over="ignore"):
                 if self.normalizer == "quantile":
                     maps = [UniformMap.learned(*element) for element in elements]
+                    # The map divides by the distances of its knots.
                     self._check_statistics(np.diff(m.knots) for m in maps)
                     return learned | {"quantile_maps_": maps}
                 scales = np.array([median_and_spread(*e) for e in elements], np.float64)
@@ -301,6 +309,8 @@ class NumericColumn(DenseColumn):
         return learned
 
     def _check_statistics(self, of_elements: Iterable[Any]) -> None:
+        # The square of a number above 1e154 is infinite, and so would be what scales
+        # all others.
         for i, learned in enumerate(of_elements):
             if not np.isfinite(learned).all():
                 raise ValueError(
@@ -313,8 +323,8 @@ class NumericColumn(DenseColumn):
         where = f", element {i}," if self.n_elements > 1 else ""
         return f"Column {self.key!r}{where}"
 
-    def _check_present(self, missing: np.ndarray, weight: np.ndarray | None) -> None:
-        empty = np.flatnonzero(~_counted(~missing, weight).any(axis=0))
+    def _check_present(self, counted: np.ndarray) -> None:
+        empty = np.flatnonzero(~counted.any(axis=0))
         if len(empty):
             raise ValueError(
                 f"{self._element(empty[0])} has no numbers to learn a mean or range from. "
@@ -341,15 +351,10 @@ class NumericColumn(DenseColumn):
             # Row behind row, as batches are made of rows.
             return raw.astype(self.dtype, order="C" if copy else "K", copy=copy)
 
-    def _read(
-        self, table: Table, *, copy: bool = True
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Cells in the column's dtype, 0 where they are missing; and where that is."""
-        return self._checked(self._cells(table), copy)
-
     def _checked(
         self, raw: np.ndarray, copy: bool
     ) -> tuple[np.ndarray, np.ndarray | None]:
+        """Cells in the column's dtype, 0 where they are missing; and where that is."""
         missing = None
         # No mask of gaps is made where all is finite, as it mostly is.
         if not (all_finite := is_finite(raw)) and (gaps := np.isnan(raw)).any():
@@ -384,17 +389,6 @@ class NumericColumn(DenseColumn):
             "'feature_columns', or with 'default_value' of the column."
         )
 
-    def _check_encodes(self, table: Table) -> None:
-        # A fit tells of what could not be encoded, without a second pass through all
-        # rows.
-        if self.length_key is None and self.normalizer in _RISING:
-            values, missing = self._read(table, copy=False)
-            if missing is None:
-                # If the least and the greatest number can be scaled, all others can.
-                ends = np.stack([values.min(axis=0), values.max(axis=0)])
-                table = Table({self.key: ends.reshape(2, *self.cell_shape)})
-        self.encode(table)
-
     def values(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
         """Return filled and scaled numbers, and where there is none.
 
@@ -415,18 +409,18 @@ class NumericColumn(DenseColumn):
 
     def _filled(self, table: Table) -> tuple[np.ndarray, np.ndarray | None]:
         """Return filled and scaled numbers, and where they were missing, if anywhere."""
-        fill = self.fill
+        fill, raw = self.fill, self._cells(table)
         if self.normalizer in _LINEAR and np.dtype(self.dtype).kind == "f":
             # What is no number, or too large for one, is still none when it is scaled.
-            values = self._scaled(self._cast(self._cells(table), copy=True))
+            values = self._scaled(self._cast(raw, copy=True))
             if is_finite(values):
                 return values, None
-        values, missing = self._read(table)
+        values, missing = self._checked(raw, copy=True)
         if fill is not None and missing is not None:
             values = np.where(missing, fill.astype(values.dtype), values)
         # A function of the user's may do anything: its result is checked, not its code.
         if callable(self.normalizer):
-            return self._called(self.normalizer, values, missing), missing
+            return self._called(values, missing), missing
         # Each element has knots of its own, and as many as it has distinct numbers.
         if self.normalizer == "quantile":
             maps = self._learned("quantile_maps_", _REMEDY)
@@ -447,6 +441,7 @@ class NumericColumn(DenseColumn):
         """Return numbers in the learned scale, in the memory of those given."""
         if self.normalizer is not None:
             center, scale = (self._learned(n, _REMEDY) for n in ("center_", "scale_"))
+            # What becomes infinite here is looked for by whoever calls.
             with np.errstate(all="ignore"):
                 values -= center.astype(values.dtype, copy=False)
                 values /= scale.astype(values.dtype, copy=False)
@@ -459,13 +454,11 @@ class NumericColumn(DenseColumn):
             (np.isfinite(values) | (False if unfilled is None else unfilled)).all()
         )
 
-    def _called(
-        self,
-        normalizer: Callable[[np.ndarray], np.ndarray],
-        values: np.ndarray,
-        missing: np.ndarray | None,
-    ) -> np.ndarray:
+    def _called(self, values: np.ndarray, missing: np.ndarray | None) -> np.ndarray:
+        normalizer: Any = self.normalizer
         shape = (len(values), *self.cell_shape)
+        # Back into the type of the column: many functions compute in float64 whatever
+        # they get.
         result = np.asarray(normalizer(values.reshape(shape)), dtype=values.dtype)
         if result.shape != shape:
             raise ValueError(
@@ -542,27 +535,23 @@ class OverNumeric(DenseColumn):
             )
         return owner
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        return {"source_column_": self.source_column.fitted(table, sample_weight)}
-
-
-def _counted(cells: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
-    """Return which of some cells are in rows that count, those of positive weight."""
-    # As scikit-learn has it, a weight of zero is a row that is not there.
-    return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
+    def _learn(self, table: Table) -> dict[str, Any]:
+        return {"source_column_": self.source_column.fitted(table, table.weight)}
 
 
 def _elements(
-    values: np.ndarray, missing: np.ndarray | None, weight: np.ndarray | None
+    values: np.ndarray, missing: np.ndarray | None, table: Table
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     """Yield the numbers of each element that count, and their weights."""
     known = np.ones(values.shape, bool) if missing is None else ~missing
-    for element, rows in enumerate(_counted(known, weight).T):
+    weight = table.weight
+    for element, rows in enumerate(table.counted(known).T):
         yield values[rows, element], None if weight is None else weight[rows]
 
 
 def _dtype_name(dtype: Any) -> Any:
     try:
         return np.dtype(dtype).name
+    # What is no type at all is named by the check, as one that is not allowed.
     except TypeError:
         return dtype

@@ -185,8 +185,8 @@ class PiecewiseLinearColumn(OverNumeric):
             check_integer(self.dimension, "dimension", owner, minimum=1)
         check_choice(self.encoding, "encoding", owner, _ENCODINGS)
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        source = self.source_column.fitted(table, sample_weight)
+    def _learn(self, table: Table) -> dict[str, Any]:
+        source = self.source_column.fitted(table, table.weight)
         learned: dict[str, Any] = {"source_column_": source}
         if not isinstance(self.boundaries, str):
             return learned | {"edges_": self.edges}
@@ -195,9 +195,7 @@ class PiecewiseLinearColumn(OverNumeric):
         edges = []
         for element in range(source.n_elements):
             one = slice(element, element + 1)
-            numbers = known_numbers(
-                values[:, one], known[:, one], sample_weight, table.target, source.key
-            )
+            numbers = known_numbers(values[:, one], known[:, one], table, source.key)
             learn = learned_starts if self.encoding == "onehot" else learned_edges
             edges.append(learn(self.boundaries, numbers).astype(self._float))
         return learned | {"edges_": edges}

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Hashable
 from datetime import date
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from skest.feature_columns.table import Key, Table
 
 _DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
 _CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"
+# Nanoseconds, as of pandas, end in 2262, and dates such as 9999-12-31 are common.
 _TIME = np.dtype("datetime64[us]")
 
 
@@ -71,7 +73,7 @@ class ParsedColumn(NumericColumn):
     The attributes that it learns are those of `NumericColumn`.
     """
 
-    shape = (1,)
+    shape = (1,)  # no parameter: a string is one number
 
     def __init__(
         self,
@@ -101,14 +103,14 @@ class ParsedColumn(NumericColumn):
 
     def _raw(self, table: Table) -> np.ndarray:
         cells = table.cells(self.key)
-        if cells.dtype.kind in "biuf" and self.parse == "number":
+        if self.parse != "number":
+            return _part(_times_of(table, self.key), self.parse)
+        # Of a CSV file that is read in parts, some may hold nothing but numbers.
+        if cells.dtype.kind in "biuf":
             return numbers(cells, self.key)
-        if self.parse == "number":
-            return _parsed(cells, self.key, _number, np.dtype(np.float64))
-        return _part(_times(cells, self.key), self.parse)
-
-    def _check_encodes(self, table: Table) -> None:
-        self.encode(table)
+        # Once for the number and for the piecewise-linear column beside it.
+        parse = partial(_parsed, cells, self.key, _number, np.dtype(np.float64))
+        return table.learned(("parsed numbers", self.key), parse)
 
 
 def are_numbers(distinct: np.ndarray) -> bool:
@@ -116,7 +118,9 @@ def are_numbers(distinct: np.ndarray) -> bool:
     texts = [text for text in distinct.tolist() if not text.isspace()]
     try:
         return bool(texts) and not any(
-            _CODE.match(text) or np.isinf(_number(text)) for text in texts
+            # "inf" and "1e999" would be read, and then refused as infinite.
+            _CODE.match(text) or np.isinf(_number(text))
+            for text in texts
         )
     except ValueError:
         return False
@@ -135,6 +139,7 @@ def are_dates(cells: Cells) -> bool:
     values = np.asarray(cells, dtype=object)
     present = values[~pd.isna(values)]
     present = present[present != ""]
+    # Mostly the first cell says that they are none, and the others are not looked at.
     if len(present) == 0 or not _is_date(present[0]):
         return False
     return all(map(_is_date, pd.unique(present).tolist()))
@@ -148,7 +153,8 @@ def varying_parts(table: Table, key: Key) -> list[str]:
     ValueError
         If a cell is no date.
     """
-    times = _times(table.cells(key), key)
+    times = _times_of(table, key)
+    # Each time once: a million rows have few days.
     times = np.unique(times[~np.isnat(times)])
     return [
         part
@@ -169,6 +175,7 @@ def _parsed(
     values = np.asarray(cells, dtype=object)
     # A million rows have few days.
     codes, distinct = pd.factorize(values)
+    # The code of a missing cell, -1, finds the last place.
     result = np.full(len(distinct) + 1, np.nan if dtype.kind == "f" else "NaT", dtype)
     for i, cell in enumerate(distinct.tolist()):
         try:
@@ -186,6 +193,11 @@ def _number(cell: Any) -> float:
     if isinstance(cell, str):
         cell = cell.strip() or np.nan
     return float(cell)
+
+
+def _times_of(table: Table, key: Key) -> np.ndarray:
+    # Each part is a column of its own, and strings take long to read.
+    return table.learned(("times", key), partial(_times, table.cells(key), key))
 
 
 def _times(cells: Cells, key: Hashable) -> np.ndarray:
@@ -217,20 +229,10 @@ def _time(cell: Any) -> np.datetime64:
 
 
 def _part(times: np.ndarray, part: str) -> np.ndarray:
-    result: np.ndarray
-    missing = np.isnat(times)
-    # Any date will do: what it gives is put aside at the end.
-    times = np.where(missing, np.datetime64(0, "us"), times)
-    days = times.astype("datetime64[D]")
+    """Return a part of dates as floats, for a missing one is NaN."""
     if part == "seconds":
-        result = times.astype(np.int64) / 1e6
-    elif part == "month":
-        result = times.astype("datetime64[M]").astype(np.int64) % 12 + 1.0
-    elif part == "weekday":
-        result = (days.astype(np.int64) + 3) % 7.0  # 1970 began with a Thursday
-    elif part == "hour":
-        result = (times - days).astype("timedelta64[h]").astype(np.float64)
-    else:  # day_of_year
-        years = times.astype("datetime64[Y]").astype("datetime64[D]")
-        result = (days - years).astype(np.int64) + 1.0
-    return np.where(missing, np.nan, result)
+        return np.where(np.isnat(times), np.nan, times.astype(np.int64) / 1e6)
+    # pandas 4 has no other name for it.
+    attribute = "day_of_week" if part == "weekday" else part
+    found: np.ndarray = getattr(pd.DatetimeIndex(times), attribute).to_numpy(np.float64)
+    return found

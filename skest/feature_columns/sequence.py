@@ -16,7 +16,7 @@ from skest.feature_columns.categorical import (
     categorical_column_with_identity,
 )
 from skest.feature_columns.cells import Flat, lengths_of, pad
-from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric import NumericColumn, as_list
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
 from skest.feature_columns.vocabulary_file import (
@@ -83,9 +83,7 @@ def sequence_numeric_column(
     >>> encoded["dose_length"]
     array([2, 0, 1])
     """
-    default: Any = default_value
-    if isinstance(default, np.ndarray):
-        default = default.tolist()
+    default = as_list(default_value)
     return SequenceNumericColumn(
         key, shape, default, dtype, normalizer, indicate_missing
     ).validated()
@@ -102,17 +100,18 @@ class SequenceNumericColumn(NumericColumn):
         """Key of the numbers and ``_length``."""
         return f"{self.encoded_key}_length"
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         steps, lengths = steps_of(table, self.key)
         if len(steps) == 0:
             raise ValueError(
                 f"All sequences of column {self.key!r} are empty, so there is nothing to "
                 "learn from them. Leave the column out."
             )
-        if sample_weight is not None:
-            # A step weighs what its row does, so that a long sequence counts for more.
-            sample_weight = np.repeat(sample_weight, lengths)
-        return super()._learn(Table({self.key: steps}), sample_weight)
+        # A step weighs what its row does, so that a long sequence counts for more.
+        weight = None if table.weight is None else np.repeat(table.weight, lengths)
+        # Each step is a row of a table of its own, which a numeric column reads as any
+        # other.
+        return super()._learn(Table({self.key: steps}).with_target(None, weight))
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
         steps, lengths = steps_of(table, self.key)
@@ -168,6 +167,8 @@ class SequenceCategoricalColumn(CategoricalOver):
         return f"{self.encoded_key}_length"
 
     def _validate(self) -> None:
+        # Only these read cells that are lists, whose lengths are those of the
+        # sequences.
         if not isinstance(self.categorical_column, KeyedCategoricalColumn):
             raise TypeError(
                 "'categorical_column' of a SequenceCategoricalColumn must come from "
@@ -181,6 +182,7 @@ class SequenceCategoricalColumn(CategoricalOver):
         flat = table.flat(self.categorical_column.key)
         # Of a list, missing values at the end are steps; of an array they are padding.
         lengths = lengths_of(present) if flat is None else flat.lengths
+        # Of an array, what is padding in all rows is cut off.
         n_steps = max(1, lengths.max())
         return {self.encoded_key: ids[:, :n_steps], self.length_key: lengths}
 
@@ -401,6 +403,7 @@ def steps_of(table: Table, key: Key) -> Flat:
         return flat
     steps = table.numbers(key)
     if steps.ndim == 1:
+        # A number is a sequence of one step.
         steps = steps[:, np.newaxis]
     # A step is there if one of its numbers is; NaN among the others is a missing
     # number.

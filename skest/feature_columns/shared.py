@@ -159,6 +159,7 @@ class SharedEmbeddingColumn(EmbeddingColumn):
     @property
     def name(self) -> str:
         """Name of the categorical column and ``_shared_embedding``."""
+        # As TensorFlow's SharedEmbeddingColumn is called.
         return f"{self.categorical_column.name}_shared_embedding"
 
     @property
@@ -166,6 +167,8 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         """Name of the collection."""
         if self.shared_embedding_collection_name is not None:
             return self.shared_embedding_collection_name
+        # Sorted, as shared_embeddings of TensorFlow has it: the order of the list must
+        # not name another table.
         names = sorted(column.name for column in self.categorical_columns)
         return f"{'_'.join(names)}_shared_embedding"
 
@@ -221,14 +224,15 @@ class SharedEmbeddingColumn(EmbeddingColumn):
             )
         super()._validate()
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         sources = [innermost(column) for column in self.categorical_columns]
         # Its ids are given: nothing is learned from all columns together.
         if _given_size(sources[0]) is not None:
-            return super()._learn(table, sample_weight)
-        joined, weight = _joined([s.key for s in sources], table, sample_weight)
+            return super()._learn(table)
+        joined, weight = _joined([source.key for source in sources], table)
         # The column learns from the values of all as if they were its own.
-        return super()._learn(Table({sources[self.position].key: joined}), weight)
+        joined_table = Table({sources[self.position].key: joined})
+        return super()._learn(joined_table.with_target(None, weight))
 
 
 def _check_columns(columns: Any) -> None:
@@ -239,6 +243,7 @@ def _check_columns(columns: Any) -> None:
             f"categorical columns; got {columns!r}."
         )
     for column in columns:
+        # The first against each of the others: what is alike to it is alike among them.
         check_categorical(column, "shared embeddings")
         _check_pair(columns[0], column)
 
@@ -247,6 +252,7 @@ def _check_pair(first: CategoricalColumn, other: CategoricalColumn) -> None:
     """Raise ValueError unless the ids of two columns can mean the same."""
     a, b = innermost(first), innermost(other)
     where = f"Columns {first.name!r} and {other.name!r} cannot share an embedding"
+    # An id of a hash and one of a vocabulary mean nothing in common.
     if type(a) is not type(b):
         raise ValueError(
             f"{where}, because they are of different kinds, {type(a).__name__} and "
@@ -285,6 +291,7 @@ def _check_learning(a: CategoricalColumn, b: CategoricalColumn, where: str) -> N
             f"{where}, because what ids mean is learned for each of them. Give their "
             "'boundaries' as numbers."
         )
+    # Another threshold or other buckets would be another vocabulary of the same values.
     options, others = a.get_params(deep=False), b.get_params(deep=False)
     for name in options:
         if name != "key" and options[name] != others[name]:
@@ -298,14 +305,14 @@ def _check_learning(a: CategoricalColumn, b: CategoricalColumn, where: str) -> N
 def _given_size(column: CategoricalColumn) -> int | None:
     """Return the number of ids, or None if the data are to decide it."""
     try:
+        # A copy without what was learned: of fitted columns, too, what was given
+        # counts.
         return type(column)(**column.get_params(deep=False)).num_buckets
     except NotFittedError:
         return None
 
 
-def _joined(
-    keys: Sequence[Key], table: Table, sample_weight: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _joined(keys: Sequence[Key], table: Table) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the cells of all raw columns below one another, and their weights."""
     columns = [table.factorized(key) for key in keys]
     strings = [k for k, c in zip(keys, columns, strict=True) if c.are_strings]
@@ -317,11 +324,13 @@ def _joined(
         )
     # Behind the distinct values, where the code of a missing one, -1, finds it.
     no_value = np.array([None])
+    # Cells of one column may hold lists, those of another a single value.
     width = max(cells.codes.size for cells in columns) // table.n_rows
     values = np.full((len(columns), table.n_rows, width), None)
     for block, cells in zip(values, columns, strict=True):
         found = np.append(cells.distinct, no_value)[cells.codes]
         found = found.reshape(table.n_rows, -1)
         block[:, : found.shape[1]] = found
-    weights = None if sample_weight is None else np.tile(sample_weight, len(columns))
+    # A row has a cell in each column, and its weight in each block.
+    weights = None if table.weight is None else np.tile(table.weight, len(columns))
     return values.reshape(-1, width), weights

@@ -56,10 +56,6 @@ def eager_frame(X: Any) -> Any:
             f"Column {name!r} occurs {count} times in X; names must be unique. Rename or "
             "drop columns."
         )
-    return _viewed_frame(X)
-
-
-def _viewed_frame(X: Any) -> Any:
     import narwhals.stable.v2 as nw  # only for frames that are not pandas
 
     try:
@@ -166,8 +162,6 @@ def read_column(value: Any, key: Hashable) -> Any:
         As `read_cells`; also if the cells of an array are empty, or a sparse array has
         not two dimensions.
     """
-    if isinstance(value, pd.Series):
-        return value
     if scipy.sparse.issparse(value):
         return plain_matrix(value, key)
     cells = read_cells(value, key)
@@ -245,6 +239,7 @@ def _cells_of(value: Any, key: Hashable) -> Cells:
 
 def _viewed_series(value: Any) -> Any:
     """View a series of another library than pandas by narwhals; None if it is none."""
+    # Lists and tensors have no such method: for them, narwhals is not even loaded.
     if not hasattr(value, "to_numpy"):
         return None
     import narwhals.stable.v2 as nw
@@ -276,6 +271,7 @@ def _cells_of_series(series: Any, key: Hashable) -> Cells:
         values.ndim > 1 or values.dtype.kind in "mM"
     ):
         return values
+    # With its type: of objects that are strings, pandas 3 would make its own.
     return pd.Series(values, dtype=values.dtype)
 
 
@@ -359,6 +355,7 @@ def _form_of(values: Any, key: Any) -> Form | None:
     has_lists = holds_lists(cells)
     flat = flatten(cells, key).values if has_lists else cells
     if isinstance(flat.dtype, pd.CategoricalDtype):
+        # Codes are integers, whatever the categories are.
         flat = flat.dtype.categories.to_numpy()
     found = infer_dtype(np.ravel(flat), skipna=True)
     if found == "empty":
@@ -370,7 +367,4 @@ def _form_of(values: Any, key: Any) -> Form | None:
 
 
 # Of what pandas calls it; all else are numbers, or are read as such.
-_KINDS = {
-    **dict.fromkeys(("string", "bytes", "boolean"), "string"),
-    "integer": "int64",
-}
+_KINDS = {**dict.fromkeys(("string", "bytes", "boolean"), "string"), "integer": "int64"}

@@ -56,6 +56,10 @@ class SparseMatrixColumn(CategoricalColumn):
     """
 
     is_summed = True
+    takes_sparse = True
+    needs_fit = True  # for there are the width and the scale
+    # What is not stored is zero, and no gap.
+    allows_missing = False
 
     key: Key = "x"
 
@@ -70,32 +74,17 @@ class SparseMatrixColumn(CategoricalColumn):
         return f"{self.encoded_key}_values"
 
     @property
-    def needs_fit(self) -> bool:
-        """True, for there are the width and the scale."""
-        return True
-
-    @property
-    def allows_missing(self) -> bool:
-        """False: a number that is not stored is zero."""
-        return False
-
-    @property
-    def takes_sparse(self) -> bool:
-        """True; numbers that are not in a sparse matrix are taken, too."""
-        return True
-
-    @property
     def _scale(self) -> np.ndarray:
         return self._learned("scale_", "use another kind of column")
 
     def _validate(self) -> None:
         check_key(self.key, "SparseMatrixColumn")
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         matrix = self._read(table)
-        if sample_weight is not None:
+        if table.weight is not None:
             # A row of weight 0 counts nowhere, not even by its largest number.
-            matrix = matrix[np.flatnonzero(sample_weight)]
+            matrix = matrix[np.flatnonzero(table.weight)]
         # As MaxAbsScaler of scikit-learn: a mean would make numbers of all the zeros.
         largest = abs(matrix).max(axis=0).toarray().ravel()
         return {"scale_": np.where(largest > 0, largest, 1).astype(np.float64)}

@@ -345,13 +345,7 @@ class Known(NamedTuple):
     target: Any
 
 
-def known_numbers(
-    values: np.ndarray,
-    known: np.ndarray,
-    sample_weight: np.ndarray | None,
-    target: Any,
-    key: Any,
-) -> Known:
+def known_numbers(values: np.ndarray, known: np.ndarray, table: Any, key: Any) -> Known:
     """Return the numbers in rows of positive weight that are known.
 
     Parameters
@@ -360,10 +354,8 @@ def known_numbers(
         Numbers.
     known : ndarray of bool, shape (n_rows, n_elements)
         Which of them count.
-    sample_weight : ndarray of shape (n_rows,), or None
-        Weights of the rows.
-    target : array-like of shape (n_rows, ...), or None
-        What is to be predicted.
+    table : Table
+        Has the weights of the rows, and what is to be predicted.
     key : str or int
         Of the raw column, for errors.
 
@@ -372,8 +364,8 @@ def known_numbers(
     ValueError
         If there are none.
     """
-    if sample_weight is not None:
-        known = known & (sample_weight > 0)[:, np.newaxis]
+    weight, target = table.weight, table.target
+    known = table.counted(known)
     if not known.any():
         raise ValueError(
             f"Column {key!r} has no numbers to learn boundaries from. Give "
@@ -384,7 +376,7 @@ def known_numbers(
     if target is not None and not isinstance(target, Mapping):
         check_consistent_length(known, target)
         target = np.asarray(target)[rows]
-    weights = None if sample_weight is None else sample_weight[rows]
+    weights = None if weight is None else weight[rows]
     return Known(values, weights, target)
 
 

@@ -68,9 +68,9 @@ class Table:
         Names of the columns of a frame whose names are all strings.
     whole_key : str or None
         Key of all columns of an array together.
-    target : object
-        What is to be predicted of the rows, if columns may learn from it, see
-        `with_target`.
+    target, weight : object, ndarray of float64 of shape (n_rows,)
+        What is to be predicted of the rows, and how much each counts, for columns that
+        learn, see `with_target`; None of each if there is none.
 
     Raises
     ------
@@ -94,6 +94,7 @@ class Table:
     feature_names: np.ndarray | None
     whole_key: str | None
     target: Any
+    weight: np.ndarray | None
     _source: dict[Any, Any]
     _aliases: dict[Key, Any]
     _nameless: Any
@@ -114,7 +115,8 @@ class Table:
         # In `_found`, what was read by key: several columns, and both parts of a wide
         # and deep model, read the same cells.
         table._aliases, table._found, table._nameless = {}, {}, None
-        table.feature_names = table.whole_key = table.target = None
+        table.feature_names = table.whole_key = None
+        table.target = table.weight = None
         if issparse(X):  # first, for one kind of them is a Mapping
             table._view_sparse(X)
         elif isinstance(X, Mapping):
@@ -210,6 +212,10 @@ class Table:
         """Keys of the columns, each column once: "x0", "x1" and so on for an array."""
         keys = list(self._source)
         return keys if self.whole_key is None else keys[1 : 1 + (self.n_features or 0)]
+
+    def by_key(self) -> dict[Any, Any]:
+        """Return all columns, those of an array under each of their keys."""
+        return dict(self._source)
 
     def cells(self, key: Key) -> Cells:
         """Return the raw cells: an array, or a Series where X is a frame.
@@ -329,36 +335,44 @@ class Table:
             lambda: split(self.factorized(key), delimiter, key),
         )
 
-    def learned(
-        self, what: Hashable, sample_weight: np.ndarray | None, learn: Callable[[], T]
-    ) -> T:
+    def learned(self, what: Hashable, learn: Callable[[], T]) -> T:
         """Return what `learn` returns, computed once for the same weights.
 
         Parameters
         ----------
         what : hashable
             The same only for functions that return the same.
-        sample_weight : ndarray of shape (n_rows,) or None
-            What the result depends on, besides the table.
         learn : callable
             Takes nothing.
         """
         # Wide & deep models have a column of the same cells in either part.
         weight, result = self._found.get(what, (None, None))
-        if what not in self._found or not _are_equal(weight, sample_weight):
+        if what not in self._found or not _are_equal(weight, self.weight):
             result = learn()
-            self._found[what] = sample_weight, result
+            self._found[what] = self.weight, result
         return result
 
-    def with_target(self, y: Any) -> "Table":
-        """Return the table for columns that also learn from `y`; what was read is shared.
+    def with_target(self, y: Any, weight: np.ndarray | None = None) -> "Table":
+        """Return the table to learn from, with labels and weights; what was read is shared.
 
-        It is not checked here, for few columns look at it.
+        Labels are not checked here, for few columns look at them.
         """
         table = object.__new__(Table)
-        # Only the target is another: both tables fill one `_found`.
-        vars(table).update(vars(self), target=y)
+        # Only these are others: both tables fill one `_found`.
+        vars(table).update(vars(self), target=y, weight=weight)
         return table
+
+    def counted(self, cells: np.ndarray) -> np.ndarray:
+        """Return which of some cells are in rows that count, those of positive weight.
+
+        Parameters
+        ----------
+        cells : ndarray of bool, shape (n_rows, n)
+            The cells.
+        """
+        # As scikit-learn has it, a weight of zero is a row that is not there.
+        weight = self.weight
+        return cells if weight is None else cells & (weight > 0)[:, np.newaxis]
 
     def beside(self, others: Mapping[Key, Any]) -> "Table":
         """Return the table with other columns, too; what was read is shared."""

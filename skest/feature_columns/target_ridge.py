@@ -11,12 +11,7 @@ from skest.core.checks import check_positive
 from skest.feature_columns.base import CategoricalColumn, check_categorical
 from skest.feature_columns.statistics import mean_and_scale
 from skest.feature_columns.table import Table
-from skest.feature_columns.target_statistics import (
-    CrossFittedColumn,
-    arrays_of,
-    classes_of,
-    numbers_of,
-)
+from skest.feature_columns.target_statistics import CrossFittedColumn, Labelled
 
 
 def target_ridge_column(
@@ -114,17 +109,11 @@ class TargetRidgeColumn(CrossFittedColumn):
         check_categorical(self.categorical_column, "a TargetRidgeColumn")
         check_positive(self.alpha, "alpha", f"column {self.name!r}")
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        categorical = self.categorical_column.fitted(table, sample_weight)
-        cells = self._cells(categorical, table)
-        classes = list(map(classes_of, arrays_of(table.target)))
-        values = numbers_of(table.target, classes, table.n_rows)
-        rarity, coefficients, intercept = self._ridge(cells, values, sample_weight)
-        counts = _log_counts(cells)[:, np.newaxis]
-        center, scale = mean_and_scale(counts, None, sample_weight)
+    def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:
+        rarity, coefficients, intercept = self._ridge(rows)
+        counts = _log_counts(rows.cells)[:, np.newaxis]
+        center, scale = mean_and_scale(counts, None, rows.weight)
         return {
-            "categorical_column_": categorical,
-            "classes_": classes,
             "count_center_": float(center[0]),
             "count_scale_": float(scale[0]),
             "rarity_": rarity.astype(np.float32),
@@ -144,14 +133,13 @@ class TargetRidgeColumn(CrossFittedColumn):
         parts = (weights[is_there], ids[is_there], ends)
         return csr_array(parts, shape=(len(ids), categorical.num_buckets))
 
-    def _ridge(
-        self, cells: csr_array, values: np.ndarray, sample_weight: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _ridge(self, rows: Labelled) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the rarity of categories, the coefficients and the intercepts."""
         from sklearn.linear_model import Ridge  # fits without texts need none
 
+        cells, values, weight = rows
         n_rows, n_buckets = cells.shape
-        weight = np.ones(n_rows) if sample_weight is None else sample_weight
+        weight = np.ones(n_rows) if weight is None else weight
         rarity = _rarity(cells, weight)
         vectors = _vectors(cells, rarity)
         coefficients = np.zeros((n_buckets, values.shape[1]))
@@ -160,9 +148,12 @@ class TargetRidgeColumn(CrossFittedColumn):
             # Of several targets, a row may lack some.
             known = ~np.isnan(values[:, i])
             own, own_weight = values[known, i : i + 1], weight[known]
+            # A fold may lack all labels of a target, which is the mean then.
             if not own_weight.any():
                 continue
             mean, scale = mean_and_scale(own, None, own_weight)
+            # The penalty is to mean the same for prices as for shares: labels are
+            # standardised.
             ridge = Ridge(alpha=self.alpha)
             ridge.fit(vectors[known], ((own - mean) / scale).ravel(), own_weight)
             coefficients[:, i], intercept[i] = ridge.coef_, ridge.intercept_
@@ -177,22 +168,11 @@ class TargetRidgeColumn(CrossFittedColumn):
     def _numbers(self, cells: csr_array) -> np.ndarray:
         return self._scores(cells, self.rarity_, self.coefficients_, self.intercept_)
 
-    def _numbers_by_others(
-        self,
-        cells: csr_array,
-        others: csr_array,
-        values: np.ndarray,
-        sample_weight: np.ndarray | None,
-    ) -> np.ndarray:
-        return self._scores(cells, *self._ridge(others, values, sample_weight))
+    def _numbers_by_others(self, cells: csr_array, others: Labelled) -> np.ndarray:
+        return self._scores(cells, *self._ridge(others))
 
-    def _scores(
-        self,
-        cells: csr_array,
-        rarity: np.ndarray,
-        coefficients: np.ndarray,
-        intercept: np.ndarray,
-    ) -> np.ndarray:
+    def _scores(self, cells: csr_array, *ridge: np.ndarray) -> np.ndarray:
+        rarity, coefficients, intercept = ridge
         scores = _vectors(cells, rarity) @ coefficients + intercept
         counts = (_log_counts(cells) - self.count_center_) / self.count_scale_
         return np.column_stack([scores, counts]).astype(np.float32)
@@ -205,6 +185,7 @@ class TargetRidgeColumn(CrossFittedColumn):
 
 def _rarity(cells: csr_array, weight: np.ndarray) -> np.ndarray:
     """Return the inverse document frequencies of `TfidfTransformer`."""
+    # A word counts once for a text, however often it is said there.
     is_there = cells.copy()
     is_there.data[:] = 1
     is_there.sum_duplicates()
@@ -223,6 +204,7 @@ def _vectors(cells: csr_array, rarity: np.ndarray) -> csr_array:
 
 
 def _log_counts(cells: csr_array) -> np.ndarray:
+    # A weight of zero is a word that is not there.
     n_categories = np.bincount(_rows_of(cells), cells.data != 0, cells.shape[0])
     return np.log1p(n_categories)
 

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pandas.api.types import infer_dtype
@@ -83,6 +83,29 @@ def target_statistics_column(
     return TargetStatisticsColumn(categorical_column, smooth).validated()
 
 
+class Labelled(NamedTuple):
+    """Rows of a categorical column, and what their labels say.
+
+    Attributes
+    ----------
+    cells : ndarray or sparse array of shape (n_rows, ...)
+        What the rows hold, see `CrossFittedColumn._cells`.
+    values : ndarray of shape (n_rows, n_outputs)
+        Labels as numbers; NaN is missing.
+    weight : ndarray of shape (n_rows,), or None
+        Weights of the rows.
+    """
+
+    cells: Any
+    values: np.ndarray
+    weight: np.ndarray | None
+
+    def take(self, rows: np.ndarray) -> "Labelled":
+        """Return some of the rows."""
+        weight = None if self.weight is None else self.weight[rows]
+        return Labelled(self.cells[rows], self.values[rows], weight)
+
+
 class CrossFittedColumn(DenseColumn):
     """Numbers that labels say of categories, in training those of other rows' labels."""
 
@@ -107,17 +130,14 @@ class CrossFittedColumn(DenseColumn):
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
         """Return for each fold of the rows what is learned from the other folds."""
-        cells = self._cells(self.categorical, table)
-        values = numbers_of(table.target, self.classes_, table.n_rows)
+        table = table.with_target(table.target, sample_weight)
+        rows = self._labelled(self.categorical, table, self.classes_)
         # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.
-        fold = self._order(cells, generator) % _FOLDS
+        fold = self._order(rows.cells, generator) % _FOLDS
         result = np.empty((table.n_rows, self.size), np.float32)
         for number in range(_FOLDS):
-            inside, others = fold == number, fold != number
-            weight = None if sample_weight is None else sample_weight[others]
-            result[inside] = self._numbers_by_others(
-                cells[inside], cells[others], values[others], weight
-            )
+            inside, others = fold == number, rows.take(fold != number)
+            result[inside] = self._numbers_by_others(rows.cells[inside], others)
         return {self._training_key: result}
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:
@@ -127,6 +147,23 @@ class CrossFittedColumn(DenseColumn):
         if self._training_key in table:
             return table.numbers(self._training_key)
         return self._numbers(self._cells(self.categorical, table))
+
+    def _learn(self, table: Table) -> dict[str, Any]:
+        categorical = self.categorical_column.fitted(table, table.weight)
+        classes = list(map(_classes_of, _arrays_of(table.target)))
+        rows = self._labelled(categorical, table, classes)
+        learned = self._learned_from(rows, categorical.num_buckets)
+        return {"categorical_column_": categorical, "classes_": classes, **learned}
+
+    def _labelled(
+        self, categorical: CategoricalColumn, table: Table, classes: list[Any]
+    ) -> Labelled:
+        values = _numbers_of(table.target, classes, table.n_rows)
+        return Labelled(self._cells(categorical, table), values, table.weight)
+
+    @abstractmethod
+    def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:
+        """Return the attributes that are learned from rows with so many ids."""
 
     @abstractmethod
     def _cells(self, categorical: CategoricalColumn, table: Table) -> Any:
@@ -141,14 +178,8 @@ class CrossFittedColumn(DenseColumn):
         """Return what was learned from all rows, of shape (n_rows, size)."""
 
     @abstractmethod
-    def _numbers_by_others(
-        self,
-        cells: Any,
-        others: Any,
-        values: np.ndarray,
-        sample_weight: np.ndarray | None,
-    ) -> np.ndarray:
-        """Return what is learned from the cells, labels and weights of other rows."""
+    def _numbers_by_others(self, cells: Any, others: Labelled) -> np.ndarray:
+        """Return what is learned from other rows, of shape (n_rows, size)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -194,24 +225,18 @@ class TargetStatisticsColumn(CrossFittedColumn):
                 f"more; got {self.smooth!r}."
             )
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
-        categorical = self.categorical_column.fitted(table, sample_weight)
+    def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:
         # One more, for cells without an id: they, too, have labels.
-        n_levels = categorical.num_buckets + 1
-        levels = self._cells(categorical, table)
-        classes = list(map(classes_of, arrays_of(table.target)))
-        values = numbers_of(table.target, classes, table.n_rows)
-        raw = self._statistics(levels, n_levels, values, sample_weight)
+        n_levels = n_ids + 1
+        raw = self._statistics(rows, n_levels)
         # Standardised over the rows, not over the levels, of which most are rare.
-        share = np.bincount(levels, sample_weight, n_levels)
+        share = np.bincount(rows.cells, rows.weight, n_levels)
         share = share / (share.sum() or 1)
         center = share @ raw
         scale = np.sqrt(share @ (raw - center) ** 2)
         # Equal numbers, but for their rounding: not to be divided by.
         scale[scale <= _ROUNDING * np.abs(center)] = 1
         return {
-            "categorical_column_": categorical,
-            "classes_": classes,
             "center_": center,
             "scale_": scale,
             "statistics_": ((raw - center) / scale).astype(np.float32),
@@ -229,18 +254,12 @@ class TargetStatisticsColumn(CrossFittedColumn):
         # -1 becomes the last row, which is that of cells without id.
         return ids[:, 0] % (categorical.num_buckets + 1)
 
-    def _statistics(
-        self,
-        levels: np.ndarray,
-        n_levels: int,
-        values: np.ndarray,
-        sample_weight: np.ndarray | None,
-    ) -> np.ndarray:
+    def _statistics(self, rows: Labelled, n_levels: int) -> np.ndarray:
         """Return means and log counts by level, of shape (n_levels, size)."""
-        counts = np.bincount(levels, sample_weight, n_levels)
+        counts = np.bincount(rows.cells, rows.weight, n_levels)
         means = [
-            _shrunken_means(levels, n_levels, column, sample_weight, self.smooth)
-            for column in values.T
+            _shrunken_means(rows._replace(values=column), n_levels, self.smooth)
+            for column in rows.values.T
         ]
         # How sure the mean is, the network sees from the count; its logarithm, since
         # counts have a long tail.
@@ -249,17 +268,11 @@ class TargetStatisticsColumn(CrossFittedColumn):
     def _numbers(self, cells: np.ndarray) -> np.ndarray:
         return self._fitted_statistics[cells]
 
-    def _numbers_by_others(
-        self,
-        cells: np.ndarray,
-        others: np.ndarray,
-        values: np.ndarray,
-        sample_weight: np.ndarray | None,
-    ) -> np.ndarray:
-        n_levels = len(self.statistics_)
-        raw = self._statistics(others, n_levels, values, sample_weight)
+    def _numbers_by_others(self, cells: np.ndarray, others: Labelled) -> np.ndarray:
+        raw = self._statistics(others, len(self.statistics_))
         # As many rows as all folds have, for those that predictions meet have them.
         raw[:, -1] = np.log1p(np.expm1(raw[:, -1]) * (_FOLDS / (_FOLDS - 1)))
+        # In the scale of all rows: the network meets predictions in no other.
         return ((raw - self.center_) / self.scale_)[cells]
 
     def _output_names(self) -> list[str]:
@@ -268,13 +281,13 @@ class TargetStatisticsColumn(CrossFittedColumn):
         return [*means, f"{stem}_log_count"]
 
 
-def arrays_of(target: Any) -> list[np.ndarray]:
+def _arrays_of(target: Any) -> list[np.ndarray]:
     """Return labels as arrays: of several heads one each."""
     several = list(target.values()) if isinstance(target, Mapping) else [target]
     return [np.asarray(y) for y in several if y is not None]
 
 
-def classes_of(y: np.ndarray) -> np.ndarray | None:
+def _classes_of(y: np.ndarray) -> np.ndarray | None:
     """Return the classes that have means, None of numbers; of what is neither, none."""
     if y.dtype.kind == "f" or (y.dtype.kind in "iub" and y.ndim == 2):
         return None
@@ -284,15 +297,16 @@ def classes_of(y: np.ndarray) -> np.ndarray | None:
     if len(classes) == 2:
         # Of two classes, the share of one says that of the other.
         return classes[1:]
+    # In sorted order, whichever are kept; of equally frequent ones the first.
     return classes[np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])]
 
 
-def numbers_of(
+def _numbers_of(
     target: Any, classes: list[np.ndarray | None], n_rows: int
 ) -> np.ndarray:
     """Return numbers whose means are wanted, of shape (n_rows, n_outputs)."""
     blocks = [np.empty((n_rows, 0))]
-    for y, known in zip(arrays_of(target), classes, strict=True):
+    for y, known in zip(_arrays_of(target), classes, strict=True):
         if known is None:
             blocks.append(y.reshape(n_rows, -1).astype(np.float64))
         elif len(known):
@@ -300,22 +314,18 @@ def numbers_of(
     return np.hstack(blocks)
 
 
-def _shrunken_means(
-    levels: np.ndarray,
-    n_levels: int,
-    values: np.ndarray,
-    sample_weight: np.ndarray | None,
-    smooth: float | str,
-) -> np.ndarray:
+def _shrunken_means(rows: Labelled, n_levels: int, smooth: float | str) -> np.ndarray:
     """Return the mean of each level, shrunk towards that of all; NaN counts nowhere.
 
     With "auto" by Micci-Barreca's formula (ACM SIGKDD Explorations 3, 2001).
     """
+    levels, values, own_weight = rows
     known = ~np.isnan(values)
     weight = known.astype(np.float64)
-    if sample_weight is not None:
-        weight *= sample_weight
+    if own_weight is not None:
+        weight *= own_weight
     total = weight.sum()
+    # The others of a fold may lack all labels of one of several outputs.
     if total == 0:
         return np.zeros(n_levels)
     values = np.where(known, values, 0)
@@ -324,6 +334,7 @@ def _shrunken_means(
     values = values - mean
     counts = np.bincount(levels, weight, n_levels)
     sums = np.bincount(levels, weight * values, n_levels)
+    # A level without rows differs from the mean of all by nothing.
     own = sums / np.where(counts > 0, counts, 1)
     if smooth == "auto":
         # As sklearn.preprocessing.TargetEncoder: what two variances say of the mean.

@@ -54,6 +54,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
     @property
     def num_buckets(self) -> int:
         """Size of the vocabulary, and buckets for other values and missing ones."""
+        # Behind all others, whose ids so stay what they are in TensorFlow.
         return self._missing_id + self.missing_bucket
 
     @property
@@ -137,6 +138,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     @property
     def _training_key(self) -> str:
+        # With its size: the parts of a model may have two vocabularies of one raw
+        # column.
         return f"__training_{self.encoded_key}_of_{self.num_buckets}__"
 
     def training_features(
@@ -152,6 +155,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         # As ml4ir does: the vector of unknown values is trained on known ones that are
         # hidden.
         hidden = present & (generator.random(ids.shape) < self.unknown_rate)
+        # Over all buckets, as unknown values are spread by their hash.
         buckets = generator.integers(self.num_oov_buckets, size=ids.shape)
         ids = np.where(hidden, len(self.vocabulary) + buckets, ids)
         return {self._training_key: ids}
@@ -302,6 +306,7 @@ class VocabularyListColumn(VocabularyColumn):
     @property
     def vocabulary(self) -> dict[Any, int]:
         """Ids of the values, given or learned."""
+        # One that is given is of use without `fit`, as in TensorFlow.
         if "vocabulary_" not in vars(self) and self.vocabulary_list is not None:
             return {value: i for i, value in enumerate(self._given)}
         return self._learned("vocabulary_", "give 'vocabulary_list'")
@@ -374,23 +379,20 @@ class VocabularyListColumn(VocabularyColumn):
             )
         self._check_default(len(values))
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         if self.vocabulary_list is not None:
             return {"vocabulary_": self.vocabulary}
-        vocabulary = self._most_frequent(table, sample_weight)
+        vocabulary = self._most_frequent(table)
         self._check_default(len(vocabulary))
         return {"vocabulary_": vocabulary}
 
-    def _most_frequent(
-        self, table: Table, sample_weight: np.ndarray | None
-    ) -> dict[Any, int]:
+    def _most_frequent(self, table: Table) -> dict[Any, int]:
         """Return ids of the values that occur often enough."""
         # Counted once for the table: the wide part takes all levels, the deep part the
         # frequent ones.
         distinct, frequency, total = table.learned(
             ("frequencies", self.key, self.delimiter, self.dtype),
-            sample_weight,
-            partial(self._frequencies, table, sample_weight),
+            partial(self._frequencies, table),
         )
         if self.min_frequency != 1:
             is_share = not isinstance(self.min_frequency, Integral)
@@ -415,20 +417,22 @@ class VocabularyListColumn(VocabularyColumn):
         # Sorted, so that ids do not depend on the order of the rows.
         return {value: i for i, value in enumerate(sorted(distinct.tolist()))}
 
-    def _frequencies(
-        self, table: Table, sample_weight: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray, float]:
+    def _frequencies(self, table: Table) -> tuple[np.ndarray, np.ndarray, float]:
         """Values of rows that count, their frequencies, and that of all cells."""
         cells = self._cells(table)
         codes = present_codes(cells).reshape(table.n_rows, -1)
-        counted, weights, total = codes >= 0, None, float(len(codes))
-        if sample_weight is not None:
-            weight = summable(sample_weight)
-            counted &= (sample_weight > 0)[:, np.newaxis]
+        counted = table.counted(codes >= 0)
+        weights, total = None, float(len(codes))
+        if table.weight is not None:
+            # In whichever order the rows come, the sums are the same, and so is what is
+            # frequent.
+            weight = summable(table.weight)
             weights = np.broadcast_to(weight[:, np.newaxis], codes.shape)[counted]
             # Of all cells: one without a value counts, too.
             total = float(weight.sum())
         codes, size = codes[counted], len(cells.distinct)
+        # By counts: what a very small weight adds may be rounded away, and counts all
+        # the same.
         occurring = np.flatnonzero(np.bincount(codes, minlength=size))
         frequency = np.bincount(codes, weights, minlength=size)
         return cells.distinct[occurring], frequency[occurring], total
@@ -448,5 +452,6 @@ def _kind_of_values(values: list[Any]) -> str | None:
     """Return "string" or "int64" if all values are of that kind, else None."""
     if values and all(isinstance(value, str) for value in values):
         return "string"
+    # True is an integer to Python, while cells that are booleans are read as strings.
     integers = (isinstance(v, Integral) and not isinstance(v, bool) for v in values)
     return "int64" if values and all(integers) else None

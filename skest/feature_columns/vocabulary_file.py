@@ -7,8 +7,6 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from skest.core.checks import check_choice, check_integer
 from skest.feature_columns.base import check_key
 from skest.feature_columns.categorical import check_delimiter
@@ -127,7 +125,7 @@ class VocabularyFileColumn(VocabularyColumn):
         # not.
         return self.vocabulary_ if "vocabulary_" in vars(self) else self._read()
 
-    def _learn(self, table: Table, sample_weight: np.ndarray | None) -> dict[str, Any]:
+    def _learn(self, table: Table) -> dict[str, Any]:
         return {"vocabulary_": self._read()}
 
     def _validate(self) -> None:
@@ -141,6 +139,8 @@ class VocabularyFileColumn(VocabularyColumn):
         check_choice(self.dtype, "dtype", owner, ("string", "int64"))
         self._validate_unknown(owner)
         check_delimiter(self.delimiter, owner, self.dtype)
+        # Without it the file says how many there are, and is not read to check a
+        # parameter.
         if self.vocabulary_size is not None:
             check_integer(self.vocabulary_size, "vocabulary_size", owner, minimum=1)
             self._check_default(self.vocabulary_size)
@@ -200,6 +200,7 @@ def read_lines(path: Path, file: str) -> list[Any]:
 
 
 def _as_integer(value: str, line: int, file: str) -> int:
+    # What is no integer is refused in the same words as one that is out of range.
     integer = int(value) if _INTEGER.fullmatch(value) else 2**63
     if not -(2**63) <= integer < 2**63:
         raise ValueError(

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`SkorchCallbackHook`: skorch's callbacks in the training of skest."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.metrics import accuracy_score, r2_score
 from sklearn.utils import ClassifierTags
 from skorch import NeuralNet
@@ -50,6 +49,7 @@ class EncodedRows(Dataset):
 
     @cached_property
     def _encoded(self) -> tuple[Any, Any]:
+        # All rows as one batch: callbacks that score read `X` and `y` as a whole.
         spec, parameters = self._run.spec, list(self._run.network.parameters())
         floats = (p.dtype for p in parameters if p.is_floating_point())
         whole = ArrayDataset(
@@ -100,19 +100,16 @@ class NetView(NeuralNet):
         Whether callbacks may print.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        callbacks: Sequence[Any],
-        verbose: int,
-    ) -> None:
+    def __init__(self, run: Run, callbacks: Sequence[Any], verbose: int) -> None:
         optimizer = run.spec.optimizers[0]
         super().__init__(
             run.network,
             criterion=_Loss(run.spec.loss),
             optimizer=type(optimizer),
             lr=optimizer.param_groups[0].get("lr"),
+            # skorch's default, of a stream that has no batch size of its own.
             batch_size=128 if run.table is None else run.table.batch_size,
+            # What is held out is the estimator's affair, or `validation`.
             train_split=None,
             callbacks=list(callbacks),
             verbose=verbose,
@@ -141,6 +138,7 @@ class NetView(NeuralNet):
     def infer(self, x: Any, **fit_params: Any) -> Any:
         """Return the output of the network for encoded features, in the learned scale."""
         logits = self.module_(x)
+        # The loss of training takes these, in the scale that is learned, as they are.
         if self.module_.training:
             return logits
         return learned_logits(self.module_, logits)
@@ -173,18 +171,19 @@ class NetView(NeuralNet):
 
     # Prediction, which scorers of scikit-learn ask for
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> np.ndarray:
         """Return class ids, indicators of labels, or predictions of a regression."""
         answers = self._answers(X)
         for key in (PredictionKeys.CLASS_IDS, PredictionKeys.PREDICTIONS):
             if key in answers:
                 values = to_numpy(answers[key])
+                # Metrics of scikit-learn want one dimension for one output.
                 return values[:, 0] if values.shape[1:] == (1,) else values
-        return (self._among(answers, PredictionKeys.PROBABILITIES) > 0.5).astype(int)
+        return (_probabilities(answers) > 0.5).astype(int)
 
-    def predict_proba(self, X: Any) -> NDArray[Any]:
+    def predict_proba(self, X: Any) -> np.ndarray:
         """Return probabilities of the classes, of shape (n_samples, n_classes)."""
-        return self._among(self._answers(X), PredictionKeys.PROBABILITIES)
+        return _probabilities(self._answers(X))
 
     def score(self, X: Any, y: Any) -> float:
         """Return the accuracy of a classifier, or R squared."""
@@ -192,7 +191,7 @@ class NetView(NeuralNet):
         return float(metric(y, self.predict(X)))
 
     @property
-    def classes_(self) -> NDArray[Any]:
+    def classes_(self) -> np.ndarray:
         """The class ids."""
         return np.arange(self._example[PredictionKeys.PROBABILITIES].shape[1])
 
@@ -209,15 +208,6 @@ class NetView(NeuralNet):
         # Not self.forward_iter, in whose place scoring callbacks put cached outputs.
         (logits,) = NetView.forward_iter(self, take_rows(features, slice(1)))
         return self._predictions(logits)
-
-    @staticmethod
-    def _among(answers: Any, key: str) -> NDArray[Any]:
-        if key not in answers:
-            raise ValueError(
-                f"A score asked for {key!r}, but the predictions of the model are "
-                f"{', '.join(map(repr, answers))}."
-            )
-        return to_numpy(answers[key])
 
     def _answers(self, X: Any) -> Any:
         return self._predictions(self.forward(X, device=None))
@@ -243,16 +233,23 @@ class NetView(NeuralNet):
         )
 
 
+def _probabilities(answers: Any) -> np.ndarray:
+    if PredictionKeys.PROBABILITIES not in answers:
+        raise ValueError(
+            f"A score asked for {PredictionKeys.PROBABILITIES!r}, but the predictions of "
+            f"the model are {', '.join(map(repr, answers))}."
+        )
+    return to_numpy(answers[PredictionKeys.PROBABILITIES])
+
+
 class _Loss(nn.Module):
     """The loss of a model as a criterion."""
 
-    def __init__(self, loss: Callable[[Any, Any, Any], Tensor] | None) -> None:
+    def __init__(self, loss: Any) -> None:
         super().__init__()
-        self._loss = loss
+        self._loss = loss  # EstimatorSpec requires one to train
 
-    def forward(self, y_pred: Any, y_true: Any, X: Any) -> Tensor:
-        if self._loss is None:  # EstimatorSpec requires one to train
-            raise RuntimeError("The EstimatorSpec of this run has no loss.")
+    def forward(self, y_pred: Any, y_true: Any, X: Any) -> Any:
         return self._loss(y_true, y_pred, X)
 
 
@@ -317,6 +314,11 @@ class SkorchCallbackHook(EpochwiseHook):
     (3, ['accuracy', 'accuracy_best', 'batches'])
     """
 
+    _net: Any
+    _datasets: Any
+    _handle: Any
+    _output: Any
+
     def __init__(
         self,
         callbacks: Sequence[Any] = (),
@@ -335,7 +337,7 @@ class SkorchCallbackHook(EpochwiseHook):
         self.validation = validation
         self.verbose = verbose
         self.history = History()
-        self._training: _Training | None = None
+        self.__dict__.update(_IDLE)
 
     def begin(self, run: Run) -> None:
         """Initialize the callbacks."""
@@ -345,142 +347,118 @@ class SkorchCallbackHook(EpochwiseHook):
                 "SkorchCallbackHook is for training; got a run of mode "
                 f"'{run.mode}'. Leave it out of the hooks of evaluate and predict."
             )
-        net = NetView(run, self.callbacks, self.verbose).initialize()
+        self._net = NetView(run, self.callbacks, self.verbose).initialize()
         held_out = run.held_out if self.validation is None else self.validation
-        self._training = _Training(net, run, held_out)
-        self.history = net.history
-        self._training.notify("on_train_begin", X=None, y=None)
+        tables = {"dataset_train": run.table, "dataset_valid": held_out}
+        self._datasets = {
+            name: None if table is None else EncodedRows(table, run)
+            for name, table in tables.items()
+        }
+        self._stopped = False
+        # A loss no longer tells the output, of which callbacks are told.
+        self._handle = run.network.register_forward_hook(self._keep_output)
+        self.history = self._net.history
+        self._notify(run, "on_train_begin", X=None, y=None)
 
     def begin_epoch(self, run: Run) -> None:
         """Begin an epoch."""
-        self._now.begin_epoch()
+        self._notify(run, "on_epoch_begin", **self._datasets)
 
     def before_step(self, run: Run) -> None:
         """Begin a batch, and perhaps an epoch."""
+        # First, for it may begin an epoch; below, the end of one comes last.
         super().before_step(run)
-        self._now.notify("on_batch_begin", batch=run.batch, training=True)
+        self._notify(run, "on_batch_begin", batch=run.batch, training=True)
 
     def after_backward(self, run: Run) -> None:
         """Hand out the gradients."""
-        self._now.gradients_computed()
+        named = _with_dense_gradients(self._net.get_all_learnable_params())
+        self._notify(
+            run,
+            "on_grad_computed",
+            # Each callback gets all of them; a generator would be empty for the second.
+            named_parameters=TeeGenerator(named),
+            batch=run.batch,
+            training=True,
+        )
 
     def after_step(self, run: Run, loss: Any) -> None:
         """End a batch, and perhaps an epoch."""
-        self._now.end_batch(loss)
+        if not self._stopped and run.batch is not None:
+            features, _ = run.batch
+            # Waits for the device in every step, as skorch does.
+            self._net.history.record_batch("train_loss", loss.item())
+            n_rows = count_rows(features, "features")
+            self._net.history.record_batch("train_batch_size", n_rows)
+            self._notify(
+                run,
+                "on_batch_end",
+                batch=run.batch,
+                training=True,
+                loss=loss,
+                y_pred=self._output,
+            )
         super().after_step(run, loss)
 
     def end_epoch(self, run: Run) -> None:
         """Validate, and end an epoch."""
-        self._now.end_epoch()
+        if self._stopped:
+            return
+        history = self._net.history
+        # As `NeuralNet.run_single_epoch` would.
+        history.record("train_batch_count", len(history[-1]["batches"]))
+        valid = self._datasets["dataset_valid"]
+        if valid is not None:
+            with self._until_stopped(run):
+                self._net.run_single_epoch(
+                    valid.batches(),
+                    training=False,
+                    prefix="valid",
+                    step_fn=self._net.validation_step,
+                )
+            run.network.train()
+        self._notify(run, "on_epoch_end", **self._datasets)
 
     def end(self, run: Run) -> None:
         """End the training; callbacks may load other variables now."""
         super().end(run)
-        self.chose_variables = self._now.finish()
-        self.history = self._now.net.history  # a checkpoint may have brought another
-        self._training = None
-
-    @property
-    def _now(self) -> "_Training":
-        if self._training is None:
-            raise RuntimeError("SkorchCallbackHook was called before its 'begin'.")
-        return self._training
+        self._handle.remove()
+        # load_best and its like put variables in behind the last step.
+        before = _versions(run.network)
+        self._net.notify("on_train_end", X=None, y=None)
+        self.chose_variables = _versions(run.network) != before
+        # A checkpoint that a callback has loaded may have brought another.
+        self.history = self._net.history
+        # Not to be kept with a fitted estimator: the network, and tables of encoded rows.
+        self.__dict__.update(_IDLE)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_training": None}
+        return {**self.__dict__, **_IDLE}
 
-
-class _Training:
-    """Turns the course of one run into the events of skorch."""
-
-    def __init__(self, net: NetView, run: Run, held_out: ArrayDataset | None) -> None:
-        self.net = net
-        self._run = run
-        self._train, self._valid = (
-            None if table is None else EncodedRows(table, run)
-            for table in (run.table, held_out)
-        )
-        self._stopped = False
-        self._output: Any = None
-        self._handle = run.network.register_forward_hook(self._keep_output)
-
-    def notify(self, event: str, **kwargs: Any) -> None:
+    def _notify(self, run: Run, event: str, **kwargs: Any) -> None:
         """Tell the callbacks about an event, unless one of them has stopped training."""
         if not self._stopped:
-            with self._until_stopped():
-                self.net.notify(event, **kwargs)
-
-    def begin_epoch(self) -> None:
-        self._notify_epoch("on_epoch_begin")
-
-    def gradients_computed(self) -> None:
-        self.notify(
-            "on_grad_computed",
-            named_parameters=TeeGenerator(
-                _with_dense_gradients(self.net.get_all_learnable_params())
-            ),
-            batch=self._run.batch,
-            training=True,
-        )
-
-    def end_batch(self, loss: Tensor) -> None:
-        if self._stopped or self._run.batch is None:
-            return
-        features, _ = self._run.batch
-        # Waits for the device in every step, as skorch does.
-        self.net.history.record_batch("train_loss", loss.item())
-        n_rows = count_rows(features, "features")
-        self.net.history.record_batch("train_batch_size", n_rows)
-        self.notify(
-            "on_batch_end",
-            batch=self._run.batch,
-            training=True,
-            loss=loss,
-            y_pred=self._output,
-        )
-
-    def end_epoch(self) -> None:
-        if self._stopped:
-            return
-        history = self.net.history
-        # As `NeuralNet.run_single_epoch` would.
-        history.record("train_batch_count", len(history[-1]["batches"]))
-        if self._valid is not None:
-            with self._until_stopped():
-                self.net.run_single_epoch(
-                    self._valid.batches(),
-                    training=False,
-                    prefix="valid",
-                    step_fn=self.net.validation_step,
-                )
-            self._run.network.train()
-        self._notify_epoch("on_epoch_end")
-
-    def finish(self) -> bool:
-        """End the training; tell whether callbacks put other variables into it."""
-        # load_best and its like put variables in behind the last step.
-        self._handle.remove()
-        before = _versions(self._run.network)
-        self.net.notify("on_train_end", X=None, y=None)
-        return _versions(self._run.network) != before
-
-    def _notify_epoch(self, event: str) -> None:
-        self.notify(event, dataset_train=self._train, dataset_valid=self._valid)
+            with self._until_stopped(run):
+                self._net.notify(event, **kwargs)
 
     @contextmanager
-    def _until_stopped(self) -> Iterator[None]:
+    def _until_stopped(self, run: Run) -> Iterator[None]:
         """Understand KeyboardInterrupt, by which callbacks of skorch stop training."""
         try:
             yield
         except KeyboardInterrupt:
             self._stopped = True
-            self._run.request_stop("a callback of skorch asked to stop")
+            run.request_stop("a callback of skorch asked to stop")
 
     def _keep_output(self, network: nn.Module, inputs: Any, output: Any) -> None:
         if network.training:
             output = _detached(output)
             mean_logits = getattr(network, "mean_logits", None)  # of members
             self._output = mean_logits(output) if mean_logits else output
+
+
+# What a hook has of a run while it lasts.
+_IDLE = dict.fromkeys(("_net", "_datasets", "_handle", "_output"))
 
 
 def _with_dense_gradients(
@@ -490,6 +468,8 @@ def _with_dense_gradients(
     for name, parameter in named_parameters:
         if parameter.grad is not None and parameter.grad.is_sparse:
             parameter.grad = parameter.grad.coalesce()
+            # Callbacks reckon with dense gradients, as clip_grad_norm_ does; what they
+            # do to these in place is done to the table's.
             rows = parameter.detach()[parameter.grad.indices()[0]]
             rows.grad = parameter.grad.values()
             yield name, rows
@@ -513,6 +493,7 @@ def _detached(output: Any) -> Any:
 def _check_callback(item: Any) -> None:
     is_pair = isinstance(item, tuple | list) and len(item) == 2
     callback = item[1] if is_pair and isinstance(item[0], str) else item
+    # skorch makes an object of a class, in `initialize`.
     is_class = isinstance(callback, type) and issubclass(callback, Callback)
     if not is_class and not isinstance(callback, Callback):
         raise TypeError(

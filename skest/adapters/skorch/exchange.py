@@ -71,9 +71,11 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
     True
     """
     spec, head, scale = _parts(estimator)
-    if spec.network is None or not isinstance(head, SingleTaskHead):
-        raise ValueError(_no_counterpart(estimator))
-    answers = head.predictions(torch.zeros(1, head.logits_dimension))
+    network: Any = spec.network
+    is_single = isinstance(head, SingleTaskHead)
+    answers = (
+        head.predictions(torch.zeros(1, head.logits_dimension)) if is_single else {}
+    )
     if PredictionKeys.CLASS_IDS in answers:
         n_classes = answers[PredictionKeys.PROBABILITIES].shape[1]
         key, net_class = PredictionKeys.PROBABILITIES, NeuralNetClassifier
@@ -82,15 +84,19 @@ def to_skorch(estimator: SkestEstimator, **net_params: Any) -> NeuralNet:
         key, net_class = PredictionKeys.PREDICTIONS, NeuralNetRegressor
         options = net_params
     else:
-        raise ValueError(_no_counterpart(estimator))
+        raise ValueError(
+            "to_skorch takes classifiers with one label per row, and regressors; this "
+            f"{type(estimator).__name__} was fitted to another kind of y."
+        )
     checkpoint: Any = estimator.estimator_.checkpoint
-    load_variables(spec.network, checkpoint.variables)
+    load_variables(network, checkpoint.variables)
     own = {
         "criterion": _HeadLoss(head, scale),
         "dataset": _Rows,
         "predict_nonlinearity": partial(_answer, head=head, key=key),
     }
-    module = _KeywordNetwork(spec.network, scale)
+    module = _KeywordNetwork(network, scale)
+    # The user's parameters go last, so that another loss is possible.
     return net_class(module, **{**own, **options}).initialize()
 
 
@@ -171,6 +177,7 @@ def from_skorch(
     >>> bool((row["probabilities"] == net.predict_proba(X[:1])[0]).all())
     True
     """
+    # The wrong kind of object is refused before its state is asked for.
     estimator = Estimator(skorch_model_fn(net), model_dir=model_dir, config=config)
     net.check_is_fitted()
     n_steps = sum(epoch.get("train_batch_count", 0) for epoch in net.history)
@@ -179,9 +186,7 @@ def from_skorch(
     return estimator
 
 
-def _parts(
-    estimator: SkestEstimator,
-) -> tuple[EstimatorSpec, Any, TargetScale | None]:
+def _parts(estimator: SkestEstimator) -> tuple[EstimatorSpec, Any, TargetScale | None]:
     """Return model, head and scale of the target of a fitted estimator."""
     if not isinstance(estimator, SkestEstimator):
         raise TypeError(
@@ -202,13 +207,6 @@ def _parts(
     return spec, head, fitted._scale
 
 
-def _no_counterpart(estimator: Any) -> str:
-    return (
-        "to_skorch takes classifiers with one label per row, and regressors; this "
-        f"{type(estimator).__name__} was fitted to another kind of y."
-    )
-
-
 def _answer(logits: Tensor, head: SingleTaskHead, key: str) -> Tensor:
     return head.predictions(logits)[key]
 
@@ -222,6 +220,7 @@ class _KeywordNetwork(nn.Module):
         _register(self, scale)
 
     def forward(self, **features: Any) -> Tensor:
+        # skorch gives a module a dictionary as keywords; the network takes it as one.
         logits = self.network(features)
         scale, center, low, high = (self.get_buffer(n).to(logits) for n in _SCALE)
         logits = logits * scale + center
@@ -240,8 +239,11 @@ class _HeadLoss(nn.Module):
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         if self._is_scaled:
             scale, center = (self.get_buffer(n).to(logits) for n in ("scale", "center"))
+            # skorch's y has one dimension where it has one number, the logits always
+            # two.
             y = y.reshape(logits.shape[-2:]).to(logits)
             logits, y = ((value - center) / scale for value in (logits, y))
+        # Of several members each learns from errors of its own, as in the estimator.
         if logits.ndim > 2:
             return member_loss(self.head, y, logits, None)
         return self.head.loss(y, logits)
@@ -252,6 +254,8 @@ class _Rows(Dataset):
 
     def __init__(self, X: Any, y: Any = None, length: int | None = None) -> None:
         super().__init__(X, y, length)
+        # skorch's own knows nothing of dictionaries in dictionaries, as wide & deep has
+        # them.
         self.X_indexing = take_rows
 
 
@@ -321,6 +325,8 @@ def skorch_model_fn(net: NeuralNet) -> Callable[..., EstimatorSpec]:
     """
     if not isinstance(net, NeuralNet):
         raise TypeError(f"'net' must be a skorch.NeuralNet; got {type(net).__name__}.")
+    # A copy without its state: what becomes of the caller's net must not change this
+    # model.
     return partial(_model_fn, net=clone(net))
 
 
@@ -339,6 +345,7 @@ def _model_fn(
     own = {key: value for key, value in (params or {}).items() if key not in unknown}
     # Without a device skorch leaves tensors where they are.
     built.set_params(**own, device=None, verbose=0)
+    # Those are for skorch's loop, and would be told of no training.
     built.set_params(callbacks="disable").initialize()
     if isinstance(built, NeuralNetRegressor) and labels is not None:
         _check_numbers(labels)
@@ -378,6 +385,7 @@ class SkorchNetwork(nn.Module):
             # saved.
             if name.endswith("_") and isinstance(part, nn.Module):
                 self.add_module(name.removesuffix("_"), part)
+        # Not a module, and so none of its children: their variables are here once.
         self._net = net
 
     def forward(self, features: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
 from skest.adapters.target_scale import TargetScale
 from skest.heads.base import Head
@@ -16,7 +15,7 @@ from skest.heads.multi_head import whole_ids
 from skest.keys import MetricKeys, PredictionKeys
 
 #: Predictions of a head by key.
-Predictions = Mapping[Any, NDArray[Any]]
+Predictions = Mapping[Any, np.ndarray]
 
 _WEIGHT = "weight"
 
@@ -38,7 +37,7 @@ class Scored(NamedTuple):
 
     predictions: Predictions
     labels: Any
-    weight: NDArray[Any] | None
+    weight: np.ndarray | None
     features: Mapping[str, Any] | None = None
 
 
@@ -159,8 +158,10 @@ class Target(ABC):
         if scale is not None:
             labels, logits = self.scaled(labels, scale), scale.scaled_logits(logits)
         if isinstance(labels, np.ndarray | pd.Series):
+            # Gaps in other rows have made floats of class ids.
             labels = whole_ids(np.asarray(labels), head)
         head.update_metrics(metrics, labels, torch.from_numpy(logits), beside)
+        # Behind a slash it has the name of the head, if there is one.
         (name,) = (n for n in metrics if n.startswith(MetricKeys.AVERAGE_LOSS))
         return float(metrics[name].compute())
 
@@ -168,7 +169,7 @@ class Target(ABC):
         """Return the scale of logits that held-out rows ask for, if any."""
         return None
 
-    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
+    def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scale of the labels that the network need not learn, if any."""
         return None
 
@@ -180,7 +181,8 @@ class Target(ABC):
         """Return encoded labels as the network learns them."""
         return scale.scaled(labels)
 
-    def known(self, labels: Any) -> NDArray[np.bool_]:
+    def known(self, labels: Any) -> np.ndarray:
         """Return which rows have a label, shape (n_rows,)."""
+        # A row of several numbers lacks all of them or none: `encode` has seen to that.
         missing = np.asarray(pd.isna(labels))
         return np.logical_not(missing if missing.ndim == 1 else missing.all(axis=1))

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from pandas.api.types import infer_dtype, is_extension_array_dtype
 from scipy.optimize import minimize_scalar
 from scipy.sparse import issparse
@@ -72,9 +71,7 @@ class ClassTarget(Target):
                 f"it was {self.classes.tolist()}."
             )
 
-    def encode(
-        self, y: Any, *, gaps: bool = False, strict: bool = True
-    ) -> NDArray[Any]:
+    def encode(self, y: Any, *, gaps: bool = False, strict: bool = True) -> np.ndarray:
         """Return the positions of the classes; with gaps as floats, NaN where missing."""
         # Here, and not in `learn`: every fit encodes, and a warm start learns no classes.
         column, known = self._column(y, gaps, warn=True)
@@ -95,6 +92,7 @@ class ClassTarget(Target):
             )
         # A float array is the one NumPy type with a mark for a gap.
         if (codes < 0).any():
+            # The code of a gap is -1, which finds the last place.
             return np.append(ids, np.nan)[codes]
         return ids[codes]
 
@@ -102,11 +100,13 @@ class ClassTarget(Target):
         self, weight_column: str | None, name: str | None = None
     ) -> SingleLabelHead:
         """Return the head for two, or for more classes."""
+        # One logit for two classes, as tf.estimator's binary_classification_head has
+        # it.
         if len(self.classes) == 2:
             return BinaryClassHead(weight_column=weight_column, name=name)
         return MultiClassHead(len(self.classes), weight_column=weight_column, name=name)
 
-    def answer(self, predictions: Predictions) -> NDArray[Any]:
+    def answer(self, predictions: Predictions) -> np.ndarray:
         """Return the classes."""
         return self.classes[predictions[PredictionKeys.CLASS_IDS][:, 0]]
 
@@ -127,9 +127,11 @@ class ClassTarget(Target):
 
     def _column(
         self, y: Any, gaps: bool, warn: bool = False
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels, and those that are there in a type of their own."""
         if hasattr(y, "dtype") and is_extension_array_dtype(y.dtype):
+            # Types of pandas with a gap of their own (Int64, string) come back as
+            # NumPy's, in which scikit-learn compares and sorts them.
             values = pd.Series(y.to_numpy(dtype=object), dtype=object)
             y = values.infer_objects().to_numpy()
         y = column_or_1d(y, warn=warn)
@@ -148,7 +150,7 @@ def _some(labels: list[Any]) -> str:
     return f"[{', '.join(map(repr, labels[:_MOST_SHOWN]))}{more}]"
 
 
-def _check_labels(y: NDArray[Any], owner: str) -> None:
+def _check_labels(y: np.ndarray, owner: str) -> None:
     """Refuse what np.unique can't sort or would take for classes: dates, gaps, mixtures."""
     kind = y.dtype.kind
     if kind in "mM" or (kind == "O" and infer_dtype(y) in TIMES_AMONG_OBJECTS):
@@ -203,9 +205,7 @@ class LabelsTarget(Target):
             )
         self.classes = np.arange(n_labels)
 
-    def encode(
-        self, y: Any, *, gaps: bool = False, strict: bool = True
-    ) -> NDArray[Any]:
+    def encode(self, y: Any, *, gaps: bool = False, strict: bool = True) -> np.ndarray:
         """Return indicators of shape (n_rows, n_labels); missing rows are NaN."""
         y = _matrix(y, self.owner)
         if y.shape[1] != len(self.classes):
@@ -221,6 +221,7 @@ class LabelsTarget(Target):
                 f"Indicators of labels must be 0 or 1; {self.owner} got "
                 f"{y[row, column]} in row {row}, column {column} of y."
             )
+        # A byte for each label, of which there may be thousands; gaps need floats.
         return y if missing.any() else y.astype(np.uint8)
 
     def head(
@@ -230,7 +231,7 @@ class LabelsTarget(Target):
         n_labels = len(self.classes)
         return MultiLabelHead(n_labels, weight_column=weight_column, name=name)
 
-    def answer(self, predictions: Predictions) -> NDArray[Any]:
+    def answer(self, predictions: Predictions) -> np.ndarray:
         """Return the indicators of shape (n_rows, n_labels)."""
         # The probability exceeds one half.
         return (predictions[PredictionKeys.LOGITS] > 0).astype(int)
@@ -241,7 +242,7 @@ class LabelsTarget(Target):
         return float(np.average(right, weights=rows.weight))
 
 
-def as_matrix(y: Any) -> NDArray[Any]:
+def as_matrix(y: Any) -> np.ndarray:
     """Return a matrix of labels, a frame or a sparse matrix as an array; gaps are NaN."""
     if issparse(y):
         return y.toarray()
@@ -253,14 +254,14 @@ def as_matrix(y: Any) -> NDArray[Any]:
     return without_na(np.asarray(y), np.nan)
 
 
-def without_na(values: NDArray[Any], gap: Any) -> NDArray[Any]:
+def without_na(values: np.ndarray, gap: Any) -> np.ndarray:
     """Return objects with `gap` in place of pandas.NA and its like."""
     if values.dtype.kind != "O":
         return values
     return np.where(np.asarray(pd.isna(values)), gap, values)
 
 
-def _matrix(y: Any, owner: str) -> NDArray[Any]:
+def _matrix(y: Any, owner: str) -> np.ndarray:
     y = as_matrix(y)
     if y.ndim != 2:
         raise ValueError(
@@ -282,9 +283,7 @@ _LEAST_GAIN = float(chi2.ppf(0.95, 1))
 
 
 def temperature_of(
-    logits: NDArray[np.floating],
-    labels: NDArray[np.integer],
-    weight: NDArray[np.floating] | None = None,
+    logits: np.ndarray, labels: np.ndarray, weight: np.ndarray | None = None
 ) -> float:
     """Return the temperature with the least log loss, 1 unless it is clearly better.
 

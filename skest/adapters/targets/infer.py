@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.utils.validation import column_or_1d
 
 from skest.adapters.target_scale import TargetScale
@@ -33,6 +32,7 @@ from skest.keys import PredictionKeys
 
 _CLASSES, _LABELS, _NUMBERS = "classification", "multilabel", "regression"
 #: What a head may be called.
+# A quantile needs a number, which a name does not say: its head is given as an object.
 KINDS = (_CLASSES, _LABELS, _NUMBERS, *(set(LOSSES) - {"quantile"}))
 # Whole numbers with more different values than this are numbers, not classes.
 _MOST_CLASSES = 20
@@ -89,6 +89,7 @@ def several_targets(
     """Return the targets of `y` for the parameters of `MultiHeadEstimator`."""
     found = columns_of(y)
     if isinstance(heads, str) and heads == "auto":
+        # None stands for a kind that the values of the column are to say.
         kinds: dict[Any, Any] = dict.fromkeys(found)
     else:
         kinds = _kinds_by_name(heads, found, owner)
@@ -150,6 +151,7 @@ def _check_columns(
 
 def given_targets(owner: str, head: MultiHead) -> SeveralTargets:
     """Return the targets of the heads of a `MultiHead`."""
+    # As in tf.estimator.MultiHead, each head has its labels under its own name.
     names = [str(part.name) for part in head.heads]
     return SeveralTargets(
         owner,
@@ -167,6 +169,7 @@ def _kinds_by_name(heads: Any, found: Mapping[Any, Any], owner: str) -> dict[Any
         if not heads:
             raise ValueError(f"'heads' of {owner} is empty; it needs a head.")
         return dict(heads)
+    # A string is a sequence as well, of letters.
     if isinstance(heads, str) or not isinstance(heads, Sequence):
         raise ValueError(
             f"'heads' of {owner} must be \"auto\", a list with a head for each column of "
@@ -194,6 +197,7 @@ def _weights_by_name(
                 f"'head_weights' of {owner} names {', '.join(map(repr, unknown))}; the "
                 f"heads are {', '.join(map(repr, names))}."
             )
+        # Columns of `y` may be called by numbers, heads are called by strings.
         given = {str(name): weight for name, weight in weights.items()}
         weights = [given.get(name, 1.0) for name in names]
     weights = list(weights)
@@ -224,13 +228,15 @@ class GivenTarget(Target):
     def __init__(self, owner: str, head: SingleTaskHead) -> None:
         super().__init__(owner)
         self._head = head
+        # A head says what it predicts in the keys that ours do, whatever its loss is:
+        # the target of its kind answers and scores for it.
         self._like = _target_like(owner, head)
         self.fewest_scored = self._like.fewest_scored
         self.answer_keys: Sequence[Any] = self._like.answer_keys
         self.proba_keys: Sequence[Any] = self._like.proba_keys
 
     @property
-    def classes(self) -> NDArray[Any]:
+    def classes(self) -> np.ndarray:
         """The names of the classes, or their ids; AttributeError if there are none."""
         return self._like.classes  # type: ignore[attr-defined]
 
@@ -275,7 +281,7 @@ class GivenTarget(Target):
             )
         return self._head.adapted(name=name, weight_column=weight_column)
 
-    def answer(self, predictions: Predictions) -> NDArray[Any]:
+    def answer(self, predictions: Predictions) -> np.ndarray:
         """Return classes, indicators or numbers."""
         return self._like.answer(predictions)
 
@@ -294,10 +300,12 @@ class GivenTarget(Target):
     def loss_keys(self) -> Sequence[Any]:
         """The prediction that is the logits: that of numbers, if they have no link."""
         head = self._head
+        # As of tf.estimator's RegressionHead, logits are among the predictions with a
+        # link only.
         has_link = not isinstance(head, RegressionHead) or head.inverse_link_fn
         return (PredictionKeys.LOGITS if has_link else PredictionKeys.PREDICTIONS,)
 
-    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
+    def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scale if the head has a loss for which it is known."""
         if not isinstance(self._like, NumberTarget) or _is_custom(self._head):
             return None
@@ -317,6 +325,7 @@ def _target_like(owner: str, head: SingleTaskHead) -> Target:
         return NumberTarget(owner, "logistic")
     else:
         return NumberTarget(owner)
+    # Without names the labels are ids from 0, as tf.estimator's heads take them.
     names = head.label_vocabulary
     like.classes = np.arange(head.n_classes) if names is None else np.asarray(names)
     return like

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.metrics import r2_score
 
 from skest.adapters.target_scale import TargetScale
@@ -30,6 +29,8 @@ _HEADS: dict[str, Callable[..., RegressionHead]] = {
     "poisson": PoissonRegressionHead,
     "logistic": LogisticRegressionHead,
 }
+# What the inverse of the link can give: exponentials are not negative, a sigmoid is a
+# share.
 _RANGES = {
     "poisson": (0.0, np.inf, "that is not negative"),
     "logistic": (0.0, 1.0, "in [0, 1]"),
@@ -73,9 +74,7 @@ class NumberTarget(Target):
         self.check_classes(classes)
         self.shape = self._numbers(y, gaps).shape[1:]
 
-    def encode(
-        self, y: Any, *, gaps: bool = False, strict: bool = True
-    ) -> NDArray[Any]:
+    def encode(self, y: Any, *, gaps: bool = False, strict: bool = True) -> np.ndarray:
         """Return the numbers as float64."""
         y = self._numbers(y, gaps)
         if self.n_outputs == 1 and y.shape[1:] in ((), (1,)):
@@ -106,7 +105,7 @@ class NumberTarget(Target):
         (n_outputs,) = self.shape or (1,)
         return n_outputs
 
-    def answer(self, predictions: Predictions) -> NDArray[Any]:
+    def answer(self, predictions: Predictions) -> np.ndarray:
         """Return the numbers in the shape that they had in fit."""
         predicted = predictions[PredictionKeys.PREDICTIONS]
         # scikit-learn wants several outputs as float64.
@@ -138,7 +137,7 @@ class NumberTarget(Target):
         """
         return 1 - score if self.loss == "squared_error" else -score
 
-    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale:
+    def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale:
         """Return mean and deviation, or the mean behind the link of the head."""
         return TargetScale.of(labels, weight, self.loss)
 
@@ -146,7 +145,7 @@ class NumberTarget(Target):
         """Return a scale whose range of predictions holds these labels, too."""
         return scale.widened(labels)
 
-    def _numbers(self, y: Any, gaps: bool) -> NDArray[Any]:
+    def _numbers(self, y: Any, gaps: bool) -> np.ndarray:
         if gaps:
             return self._numbers_with_gaps(y)
         # scikit-learn's own check, whose messages its conformance tests expect.
@@ -155,6 +154,8 @@ class NumberTarget(Target):
             return y.astype(np.float64, copy=False)
         except ValueError as error:
             if "contains NaN" in str(error):
+                # A row without its only number has nothing to tell; one of several
+                # heads has others.
                 hint = " MultiHeadEstimator takes such rows." * (np.size(y) > len(y))
                 raise ValueError(
                     f"{error} Drop the rows without a number from X and y.{hint}"
@@ -166,7 +167,7 @@ class NumberTarget(Target):
                 "classifier of the same name."
             ) from error
 
-    def _numbers_with_gaps(self, y: Any) -> NDArray[Any]:
+    def _numbers_with_gaps(self, y: Any) -> np.ndarray:
         y = y if isinstance(y, pd.Series) else np.asarray(y)
         values = numbers(y, "y").astype(np.float64)
         if np.isinf(values).any():
@@ -177,6 +178,8 @@ class NumberTarget(Target):
                 "for a missing one."
             )
         missing = np.isnan(values)
+        # A head weighs its loss by rows, so that a row is known as a whole or not at
+        # all.
         if values.ndim == 2 and (partly := missing.any(1) & ~missing.all(1)).any():
             raise ValueError(
                 f"Row {np.flatnonzero(partly)[0]} of y has some, but not all of the "
@@ -185,7 +188,7 @@ class NumberTarget(Target):
             )
         return values
 
-    def check_range(self, y: NDArray[Any]) -> None:
+    def check_range(self, y: np.ndarray) -> None:
         """Refuse values that the loss is not made for, and such as nothing can hold."""
         large = np.abs(y) > _LARGEST
         if large.any():

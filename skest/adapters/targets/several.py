@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from skest.adapters.target_scale import TargetScale
@@ -83,6 +82,8 @@ class SeveralTargets(Target):
         if classes is None:
             return {}
         if not isinstance(classes, Mapping):
+            # A head for one column is used like a classifier, whose `partial_fit` takes
+            # an array.
             if len(self.targets) == 1:
                 return dict.fromkeys(self.targets, classes)
             raise TypeError(
@@ -180,6 +181,8 @@ class SeveralTargets(Target):
         A loss is the mean over the rows that have the label.
         """
         parts = dict.fromkeys(self.targets) if scale is None else self._split(scale)
+        # As training sums them, and in its units: of numbers in the units of `y`, the
+        # head with the largest would decide.
         losses = [
             self._weights[name]
             * target.mean_loss(_part(rows, name, known), parts[name], name)
@@ -196,7 +199,7 @@ class SeveralTargets(Target):
                 f"positive weight; those with labels are {list(found)}."
             )
 
-    def _with_labels(self, labels: Any) -> dict[str, tuple[Target, NDArray[Any]]]:
+    def _with_labels(self, labels: Any) -> dict[str, tuple[Target, np.ndarray]]:
         """Return targets that have labels, and the rows that have them."""
         found = {
             name: (target, np.flatnonzero(target.known(labels[name])))
@@ -206,9 +209,9 @@ class SeveralTargets(Target):
             name: (target, rows) for name, (target, rows) in found.items() if len(rows)
         }
 
-    def scale(self, labels: Any, weight: NDArray[Any] | None) -> TargetScale | None:
+    def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scales of the targets, side by side."""
-        scales = []
+        scales: dict[str, TargetScale | None] = {}
         for name, target in self.targets.items():
             rows = np.flatnonzero(target.known(labels[name]))
             if not len(rows):
@@ -218,16 +221,16 @@ class SeveralTargets(Target):
                     "'y_val', or more labels."
                 )
             some_weight = None if weight is None else weight[rows]
-            found = target.scale(take_rows(labels[name], rows), some_weight)
-            # Side by side as the logits are, so each logit needs an entry.
-            scales.append(found or TargetScale.none(self._n_logits(name)))
-        return TargetScale.joined(scales)
+            scales[name] = target.scale(take_rows(labels[name], rows), some_weight)
+        return self._joined(scales)
 
     def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
         """Return a scale whose ranges of predictions hold the known labels, too."""
         parts = self._split(scale)
         for name, target in self.targets.items():
             rows = np.flatnonzero(target.known(labels[name]))
+            # A part of the data, as `partial_fit` is given, may have no label of a
+            # head.
             if len(rows):
                 known = take_rows(labels[name], rows)
                 parts[name] = target.widened(parts[name], known)
@@ -247,11 +250,14 @@ class SeveralTargets(Target):
             name: target.calibration(_part(rows, name, known))
             for name, (target, known) in self._with_labels(rows.labels).items()
         }
-        if not any(found.values()):
-            return None
+        # Only classes have a temperature; the numbers beside them stay as they are.
+        return self._joined(found) if any(found.values()) else None
+
+    def _joined(self, scales: Mapping[str, TargetScale | None]) -> TargetScale:
+        # Side by side as the logits are, so each logit needs an entry.
         return TargetScale.joined(
             [
-                found.get(name) or TargetScale.none(self._n_logits(name))
+                scales.get(name) or TargetScale.none(self._n_logits(name))
                 for name in self.targets
             ]
         )
@@ -270,10 +276,12 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError) as error:
+        # In the same class: scikit-learn's checks, and `pytest.raises` of users, ask
+        # for it.
         raise type(error)(f"Target {name!r}: {error}") from error
 
 
-def _part(rows: Scored, name: str, known: NDArray[Any]) -> Scored:
+def _part(rows: Scored, name: str, known: np.ndarray) -> Scored:
     """Return those of the rows that have a label of one head."""
     return Scored(
         take_rows(_of_head(rows.predictions, name), known),
@@ -297,9 +305,11 @@ def columns_of(y: Any) -> dict[Any, Any]:
     name, or is called "y". A dictionary may hold matrices.
     """
     if isinstance(y, Mapping):
+        # Indicators of labels may come sparse; their columns are few, and heads take
+        # arrays.
         y = {k: v.toarray() if issparse(v) else v for k, v in y.items()}
     if isinstance(y, Mapping) or is_frame(y):
-        table = Table(_with_objects(y))
+        table = Table(y)
         return {key: table.cells(key) for key in table.keys}
     # Columns of an array get names: tf.estimator's MultiHead, too, asks for unique ones.
     array = y.toarray() if issparse(y) else np.asarray(y)
@@ -314,28 +324,11 @@ def columns_of(y: Any) -> dict[Any, Any]:
     return {f"{_ONLY}{i}": array[:, i] for i in range(array.shape[1])}
 
 
-def _with_objects(y: Any) -> Any:
-    """Let integers and booleans with gaps keep their types, which pandas knows anyway."""
-    if isinstance(y, Mapping | pd.DataFrame):
-        return y
-    import narwhals.stable.v2 as nw
-
-    columns = {}
-    for series in nw.from_native(y, eager_only=True).iter_columns():
-        has_gaps = bool(series.null_count())
-        is_whole = series.dtype.is_integer() or series.dtype == nw.Boolean
-        columns[series.name] = (
-            np.array(series.to_list(), dtype=object)
-            if has_gaps and is_whole
-            else series.to_native()
-        )
-    return columns
-
-
 class TargetForm:
     """The form of the `y` of a fit, for answers of the same form."""
 
     def __init__(self, y: Any) -> None:
+        # Heads that are given by name may be in another order than the columns of `y`.
         self._order = list(columns_of(y))
         self._is_dict = isinstance(y, Mapping)
         self.is_column = not self._is_dict and not is_frame(y) and np.ndim(y) == 1
@@ -345,15 +338,19 @@ class TargetForm:
             if not isinstance(y, pd.DataFrame):
                 import narwhals.stable.v2 as nw
 
+                # Its name alone, so that a pickle of the estimator needs no polars to
+                # be read.
                 self._frame = nw.from_native(y, eager_only=True).implementation.value
 
     def like_y(
-        self, answers: Mapping[str, NDArray[Any]], columns: Mapping[str, Sequence[Any]]
+        self, answers: Mapping[str, np.ndarray], columns: Mapping[str, Sequence[Any]]
     ) -> Any:
         """Return the answers of targets, which read `columns`, in the form of `y`."""
         if self._is_dict:
             return dict(answers)
-        found: dict[Any, NDArray[Any]] = {}
+        # A head with several columns gives a matrix, which is taken apart to these
+        # again.
+        found: dict[Any, np.ndarray] = {}
         for name, some in columns.items():
             parts = [answers[name]] if len(some) == 1 else answers[name].T
             found |= dict(zip(some, parts, strict=True))
