@@ -25,16 +25,7 @@ from skest.core.random import RunRandom
 from skest.engine.evaluation import predict_batch
 from skest.engine.model import ModelBuilder, restore
 from skest.exceptions import ArtifactError, ExportError
-from skest.export.artifact import (
-    MANIFEST,
-    MAX_ATOL,
-    MAX_JSON_BYTES,
-    MODEL,
-    SCHEMA,
-    WARMUP,
-    check_file_name,
-    digest_of,
-)
+from skest.export import artifact
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
@@ -133,10 +124,10 @@ def write_export(
     OSError
         If it can't be written.
     """
-    if not 0 <= atol <= MAX_ATOL:
+    if not 0 <= atol <= artifact.MAX_ATOL:
         raise ValueError(
-            f"'atol' must be from 0 to {MAX_ATOL}; got {atol!r}. With verify=False the "
-            "export is not compared at all."
+            f"'atol' must be from 0 to {artifact.MAX_ATOL}; got {atol!r}. With "
+            "verify=False the export is not compared at all."
         )
     # Before a file is written: rows that the model refuses are told at once.
     tried = _tried(exported) if verify else None
@@ -173,7 +164,7 @@ def export_checkpoint(
     """
     step = checkpoint.global_step
     manifest = {
-        "format": SCHEMA,
+        "format": artifact.SCHEMA,
         "kind": "checkpoint",
         "global_step": step,
         "assets": sorted(assets),
@@ -182,7 +173,9 @@ def export_checkpoint(
     def write(directory: Path) -> None:
         # Slots of Adam are twice as large as the model, and nobody predicts with them.
         write_checkpoint(Checkpoint(step, checkpoint.variables), directory)
-        (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        (directory / artifact.MANIFEST).write_text(
+            json.dumps(manifest, indent=1), "utf-8"
+        )
         if verify:
             read_checkpoint(directory)
 
@@ -196,14 +189,16 @@ def _publish(
     write: Callable[[Path], Any],
 ) -> Path:
     """Write a version with its assets, which appears when it is complete."""
-    if (Path(base) / MANIFEST).exists():  # which would not be what was exported then
+    if (
+        Path(base) / artifact.MANIFEST
+    ).exists():  # which would not be what was exported then
         raise ValueError(
             f"{str(base)!r} is a version, of which nothing may change. Give the directory "
             f"of the versions to 'export', {str(Path(base).parent)!r}."
         )
     # Before anything is written, and not after a graph of gigabytes.
     for name, source in assets.items():
-        check_file_name(f"assets/{name}")
+        artifact.check_file_name(f"assets/{name}")
         if not Path(source).is_file():
             raise ValueError(
                 f"'assets' has no file {str(source)!r} to copy as {name!r}."
@@ -227,16 +222,19 @@ def _write_model(proto: Any, directory: Path) -> None:
 
     size = sum(tensor.ByteSize() for tensor in proto.graph.initializer)
     onnx.save_model(
-        proto, directory / MODEL, save_as_external_data=size > _LARGE, location=_WEIGHTS
+        proto,
+        directory / artifact.MODEL,
+        save_as_external_data=size > _LARGE,
+        location=_WEIGHTS,
     )
     if size > _LARGE:  # onnx keeps it from all others, whatever the umask is
-        (directory / _WEIGHTS).chmod((directory / MODEL).stat().st_mode)
+        (directory / _WEIGHTS).chmod((directory / artifact.MODEL).stat().st_mode)
 
 
 def _manifest(exported: Exported) -> dict[str, Any]:
     model = exported.model
     return {
-        "schema": SCHEMA,
+        "schema": artifact.SCHEMA,
         "kind": "onnx",
         "created": int(time.time()),
         "model": {
@@ -256,10 +254,13 @@ def _write(directory: Path, manifest: dict[str, Any]) -> None:
     files = manifest["files"]  # what is listed stays as it is, and is read once
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
-        if path.is_file() and name not in (MANIFEST, *files):
-            files[name] = {"size": path.stat().st_size, "sha256": digest_of(path)}
+        if path.is_file() and name not in (artifact.MANIFEST, *files):
+            files[name] = {
+                "size": path.stat().st_size,
+                "sha256": artifact.digest_of(path),
+            }
     text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
-    (directory / MANIFEST).write_text(text, encoding="utf-8")
+    (directory / artifact.MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
@@ -319,8 +320,8 @@ def _record(
             "outputs": {name: cells[:n_rows] for name, cells in outputs.items()},
         }
         text = json.dumps(recorded, allow_nan=False, ensure_ascii=False).encode()
-        if len(text) <= MAX_JSON_BYTES:
-            (directory / WARMUP).write_bytes(text)
+        if len(text) <= artifact.MAX_JSON_BYTES:
+            (directory / artifact.WARMUP).write_bytes(text)
             break
         # Some rows test a model as well as all of them; `load` reads no larger file.
         n_rows //= 2

@@ -23,12 +23,7 @@ from skest.export.onnx.numbers import (
     with_indicators,
 )
 from skest.export.raw_values import BLANKS
-from skest.feature_columns.base import (
-    CategoricalColumn,
-    CategoricalOver,
-    FeatureColumn,
-    OverCategorical,
-)
+from skest.feature_columns import base, crossed, sequence
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import (
     HashBucketColumn,
@@ -36,19 +31,9 @@ from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
 )
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.crossed import (
-    MULTIPLIER,
-    SHIFT,
-    CrossedColumn,
-    WeightedCategoricalColumn,
-)
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.sequence import (
-    SequenceCategoricalColumn,
-    SequenceNumericColumn,
-)
 from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
@@ -58,7 +43,7 @@ from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 
 # Before 1.20, ONNX Runtime multiplies no uint64; the bits of the product are the same.
-_MULTIPLIER = MULTIPLIER.astype(np.int64)
+_MULTIPLIER = crossed.MULTIPLIER.astype(np.int64)
 
 
 def bucket_ids(values: Value, n_buckets: int) -> Value:
@@ -100,7 +85,7 @@ def _string_hashes(values: Value, seed: int = 0) -> Value:
 
 def _shift_mix(value: Value) -> Value:
     bits = value.cast(np.uint64)
-    return (bits ^ bits.shifted(int(SHIFT), "RIGHT")).cast(np.int64)
+    return (bits ^ bits.shifted(int(crossed.SHIFT), "RIGHT")).cast(np.int64)
 
 
 # An id for what is not in the vocabulary, until it gets its bucket.
@@ -202,7 +187,7 @@ def _encoded(column: Any, inputs: Inputs) -> Encoded:
 
 
 @_encoded.register
-def _(column: OverCategorical, inputs: Inputs) -> Encoded:
+def _(column: base.OverCategorical, inputs: Inputs) -> Encoded:
     return _encoded(column.categorical, inputs)
 
 
@@ -213,7 +198,7 @@ def _(column: SharedEmbeddingColumn, inputs: Inputs) -> Encoded:
 
 
 @_encoded.register
-def _(column: CategoricalColumn, inputs: Inputs) -> Encoded:
+def _(column: base.CategoricalColumn, inputs: Inputs) -> Encoded:
     return {column.encoded_key: _ids(column, inputs)}
 
 
@@ -271,7 +256,7 @@ def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
 
 
 @_encoded.register
-def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
+def _(column: sequence.SequenceNumericColumn, inputs: Inputs) -> Encoded:
     raw = inputs.numbers(column.key)
     if column.cell_shape == (1,):
         raw = raw.unsqueeze(2)
@@ -359,7 +344,7 @@ def _ids(column: Any, inputs: Inputs) -> Ids:
 
 
 @_ids.register
-def _(column: CategoricalOver, inputs: Inputs) -> Ids:
+def _(column: base.CategoricalOver, inputs: Inputs) -> Ids:
     return _ids(column.categorical, inputs)
 
 
@@ -442,7 +427,7 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
 
 
 @_ids.register
-def _(column: CrossedColumn, inputs: Inputs) -> Ids:
+def _(column: crossed.CrossedColumn, inputs: Inputs) -> Ids:
     first, *others = (_int64_keys_of(key, inputs) for key in column.hashed_keys)
     start = first.values.constant(column.first_hash.view(np.int64))
     hashes, present, width = first._replace(
@@ -466,7 +451,7 @@ def _(column: CrossedColumn, inputs: Inputs) -> Ids:
 
 def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:
     """Return 64-bit keys in place of ids; values without an id are crossed, too."""
-    if isinstance(key, FeatureColumn):
+    if isinstance(key, base.FeatureColumn):
         return _ids(key, inputs)
     cells = inputs.category(key)
     present = _is_none_of(cells.values, (cells.no_value,))
@@ -474,14 +459,14 @@ def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:
 
 
 @_encoded.register
-def _(column: SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
+def _(column: sequence.SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
     ids = _ids(column, inputs)
     lengths = _lengths(ids.present)
     return {column.encoded_key: ids, column.length_key: lengths}
 
 
 @_encoded.register
-def _(column: WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
+def _(column: crossed.WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
     ids = _ids(column, inputs)
     raw = inputs.numbers(column.weight_feature_key)
     # Behind the values raw weights are NaN, and so would be every sum.

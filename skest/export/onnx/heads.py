@@ -13,16 +13,12 @@ from torch import nn
 
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import Value, concat
+from skest.heads import regression
 from skest.heads.base import Head
 from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.labels import class_names
 from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
-from skest.heads.regression import (
-    LogisticRegressionHead,
-    PoissonRegressionHead,
-    RegressionHead,
-)
 from skest.heads.sampled_softmax import SampledSoftmaxHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
@@ -188,13 +184,15 @@ def members_mean(head: Head, logits: Value) -> Value:
         # Probabilities are averaged, not logits; a softmax of the logarithm of their
         # mean gives it.
         return _log_mean_exp(logits.apply("LogSoftmax", axis=-1))
-    if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
+    if isinstance(
+        head, BinaryClassHead | MultiLabelHead | regression.LogisticRegressionHead
+    ):
         # The logarithms of the probability and of its opposite: their difference is the
         # logit of the mean, and neither is ever the logarithm of 0.
         yes, no = -(-logits).apply("Softplus"), -logits.apply("Softplus")
         return _log_mean_exp(yes) - _log_mean_exp(no)
     # Its link is the exponential: the numbers are averaged, not their logarithms.
-    if isinstance(head, PoissonRegressionHead):
+    if isinstance(head, regression.PoissonRegressionHead):
         return _log_mean_exp(logits)
     return logits.sum(axis=0) / logits.length(0).cast(logits.dtype)
 
@@ -218,7 +216,7 @@ def _task_predictions(
         )
     size = head.logits_dimension
     found: dict[str, Prediction] = {PredictionKeys.LOGITS: (logits, size)}
-    if isinstance(head, RegressionHead):
+    if isinstance(head, regression.RegressionHead):
         link = head.inverse_link_fn
         if link is None:
             return {PredictionKeys.PREDICTIONS: (logits, size)}

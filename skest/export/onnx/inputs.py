@@ -11,6 +11,7 @@ import numpy as np
 from skest.exceptions import ExportError
 from skest.export.artifact import MICROSECONDS
 from skest.export.onnx.graph import STRING, Graph, Value, where
+from skest.feature_columns import sequence
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import IdentityColumn, KeyedCategoricalColumn
@@ -19,10 +20,6 @@ from skest.feature_columns.infer import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.sequence import (
-    SequenceCategoricalColumn,
-    SequenceNumericColumn,
-)
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
@@ -93,7 +90,7 @@ def _demands(column: Any) -> list[Demand]:
 def _(column: NumericColumn) -> list[Demand]:
     dtype, shape = np.dtype(column.dtype).name, (None, *column.cell_shape)
     may_miss = column.default_value is not None
-    if isinstance(column, SequenceNumericColumn):
+    if isinstance(column, sequence.SequenceNumericColumn):
         inside = () if column.cell_shape == (1,) else column.cell_shape
         return [Demand(column.key, True, dtype, (None, None, *inside))]
     if isinstance(column, ParsedColumn) and column.parse != "number":
@@ -155,7 +152,7 @@ def _(column: CrossedColumn) -> list[Demand]:
 def _(column: OverCategorical | CrossFittedColumn) -> list[Demand]:
     found = demands(column.categorical)
     # A sequence of one step is still one: its width is never fixed at 1.
-    if isinstance(column, SequenceCategoricalColumn):
+    if isinstance(column, sequence.SequenceCategoricalColumn):
         return [demand._replace(shape=(None, None)) for demand in found]
     if isinstance(column, WeightedCategoricalColumn):
         # NaN stands behind the values.

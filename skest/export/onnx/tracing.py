@@ -26,13 +26,9 @@ from skest.export.onnx.graph import OPSETS, Graph, Value
 from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output, numpy_dtype
 from skest.export.onnx.numbers import as_value
+from skest.feature_columns import modules
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
-from skest.feature_columns.modules import (
-    DenseFeatures,
-    LinearFeatures,
-    SequenceFeatures,
-)
 from skest.feature_columns.numeric_vectors import PiecewiseLinearColumn
 from skest.feature_columns.sources import Form, forms_of
 from skest.feature_columns.table import Key, Table
@@ -44,7 +40,7 @@ BARE = "x"
 _REFUSED = ("Bernoulli", "If", "Loop", "Multinomial", "Random", "Scan", "Sequence")
 # torch can trace one module at a time.
 _TRACING = threading.Lock()
-_LOOKS_UP = (DenseFeatures, LinearFeatures, SequenceFeatures)
+_LOOKS_UP = (modules.DenseFeatures, modules.LinearFeatures, modules.SequenceFeatures)
 
 
 class Traced(NamedTuple):
