@@ -41,6 +41,7 @@ def _inspected(path: Path) -> _Answer:
             "a checkpoint or an export."
         )
     if (path / tables.MODEL).exists():
+        # Its report alone is read: unpickling a model may run any code.
         return _model(path)
     if tables.is_export(path):
         return _export(path)
@@ -96,6 +97,7 @@ def _model_dir(path: Path) -> _Answer:
     from skest.checkpoints.store import DirectoryStore, read_eval_results
 
     store = DirectoryStore(path)
+    # Its file `checkpoint` says which, as tf.train.latest_checkpoint has it.
     latest = store.latest_path()
     if latest is None:
         raise ValueError(f"{str(path)!r} points to no checkpoint.")
@@ -103,6 +105,7 @@ def _model_dir(path: Path) -> _Answer:
     names = sorted(entry.name for entry in path.glob("ckpt-*") if is_checkpoint(entry))
     evaluations = {
         entry.name: results
+        # eval, and eval_NAME of an evaluation with a name, as in tf.estimator.
         for entry in sorted(path.glob("eval*"))
         if (results := read_eval_results(entry))
     }

@@ -52,6 +52,7 @@ def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, floa
     # How far it was trained is no metric.
     found.pop("global_step", None)
     if is_regressor(model):
+        # The head has the loss that it was trained by, which need not be squared.
         found["rmse"] = float(
             np.sqrt(np.average((model.predict(X) - y) ** 2, weights=weight))
         )
@@ -89,6 +90,7 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
     options = parser.parse_args(arguments)
     if options.output is not None:
         tables.check_writable(options.output)
+    # The model first: a wrong directory is told before a large table is read.
     answers_of = _answers_of(options.model)
     table = tables.read_table(options.data, options.separator)
     kept = {name: tables.column_of(table, name, "--keep") for name in options.keep}
@@ -204,6 +206,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
         column: _cell(column, loaded.features[feature], example)
         for column, feature in loaded.names_of().items()
     }
+    # The row format of TensorFlow Serving's REST.
     request = json.dumps({"instances": [row]}, ensure_ascii=False)
     print(f"Ask it:    curl http://127.0.0.1:8501/v1/models/{name}:predict -d \\")
     print(f"  {shlex.quote(request)}")

@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> i
     options = _parser(prog).parse_args(arguments)
     if not 0 <= options.holdout < 1:
         raise ValueError(f"--holdout must be from 0 to below 1; got {options.holdout}.")
+    # NumPy's generators take no negative seed; this is told without a table.
     if options.seed < 0:
         raise ValueError(f"--seed must not be negative; got {options.seed}.")
     output = Path(options.output)
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> i
     with aside or contextlib.nullcontext():
         model, report = _trained(options)
         report["seconds"] = round(time.perf_counter() - started, 1)
+        # First saved, then told: a closed terminal loses no model.
         _save(model, report, output, options.overwrite)
         _tell(report, output)
     if options.json:
@@ -159,6 +161,7 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     for name in options.category:
         # The type tells estimators that numbers are names.
         X[name] = tables.column_of(X, name, "--category").astype("category")
+    # Before the training, which would fail late or learn nothing.
     y = _labels(y, task)
     model = _estimator(options, task)
     # Row numbers.
@@ -240,6 +243,7 @@ def _estimator(options: argparse.Namespace, task: str) -> Any:
     module, name = _MODELS[options.model]
     # As constructed, so that what --set does not name is what the documentation says.
     model = getattr(importlib.import_module(module), f"{name}{kind}")()
+    # What --set says comes later, and wins.
     parameters = {"random_state": options.seed, "verbose": int(not options.quiet)}
     for setting in options.set:
         name, equals, text = setting.partition("=")
@@ -282,6 +286,7 @@ def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
     n_held_out = int(np.ceil(share * len(y)))
     if not n_held_out:
         return rows, rows[:0]
+    # Stratified, so that rare classes are in both parts.
     counts = y.value_counts()
     # scikit-learn refuses classes of one row, and more classes than rows to hold out.
     can_stratify = (

@@ -130,6 +130,7 @@ class DataParallelReplica(SynchronousReplica):
     def _compute_gradients(
         self, spec: EstimatorSpec, features: Any, labels: Any
     ) -> Tensor:
+        # Those of the step before: DistributedDataParallel would add to them.
         for optimizer in spec.optimizers:
             loop.reset_gradients(optimizer)
         with self.peers.explained():
@@ -228,6 +229,7 @@ def _average_rows(
         _gathered(peers, values, n_values),
         strict=True,
     ):
+        # (n_rows of all ranks, ...): values of equal ids are summed by the optimizer.
         means = of_values.to(table.dtype).view(-1, *table.shape[1:]) / peers.size
         table.grad = torch.sparse_coo_tensor(
             of_ids[None], means, table.shape, is_coalesced=False, check_invariants=False

@@ -207,6 +207,7 @@ def _publish(
     # The description comes last, because it lists all files.
     def fill(directory: Path) -> None:
         if assets:
+            # `assets_extra` of tf.estimator, which go to assets.extra/ of a SavedModel.
             (directory / "assets").mkdir()
         for name, source in assets.items():
             shutil.copyfile(source, directory / "assets" / name)
@@ -268,6 +269,7 @@ def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
     model, predict = exported.model, exported.predict
     if exported.example is None:
         known = {**exported.known, **model.words}
+        # Not rows of the training: a version goes to people who may not see these.
         return made_up_rows(known, model.inputs, predict)
     rows = rows_of(exported.example, model.inputs)
     return rows, predict(rows)
@@ -282,6 +284,7 @@ def _compare(
         loaded = load(directory, verify=False)
     except ArtifactError as error:
         raise ExportError(f"What was exported can't be loaded: {error}") from error
+    # From raw cells, as a client will: parsing and look-ups are compared, too.
     found = loaded.run(rows, "predict")
     # Numbers may differ by rounding; classes and ids have no "nearly".
     largest = 0.0
@@ -377,6 +380,7 @@ def export_estimator(
         Directory of the versions.
     """
     check_format(format)
+    # Reading a large one takes long: what is wrong with the format is told before.
     checkpoint = find_checkpoint()
     if format == "checkpoint":
         return export_checkpoint(checkpoint, base, assets, verify)
@@ -428,6 +432,7 @@ def _expected(
 
 def _tensor(spec: EstimatorSpec, given: InputSpec, cells: list[Any]) -> torch.Tensor:
     array = np.asarray(cells, given.dtype)
+    # Of no rows, NumPy can't tell the other axes.
     shape = [len(cells), *[size or 0 for size in given.shape[1:]]]
     tensor = torch.from_numpy(array.reshape(shape))
     return tensor.to(spec.dtype) if tensor.is_floating_point() else tensor

@@ -120,6 +120,7 @@ class Exchange:
         requests = {}
         for ps in range(self._num_ps):
             counts = [0] * len(self.rows)
+            # Ascending by the number of the table, as the server divides them.
             of_tables = [shares[ps][0] for shares in split.values()]
             for n, of_table in zip(split, of_tables, strict=True):
                 counts[n] = len(of_table)

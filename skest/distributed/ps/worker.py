@@ -33,6 +33,7 @@ from skest.spec import EstimatorSpec
 
 _logger = logging.getLogger("skest")
 
+# Between two questions to servers: every task asks, and they have work to do.
 _PAUSE = 0.1
 _CHIEF_STOPPED = "the chief asked all tasks to stop"
 
@@ -146,12 +147,14 @@ class AsyncReplica(loop.Replica):
         """Let a model be built whose tables are elsewhere, unless they are drawn here."""
         if self.is_chief and self._resumed_from is None:
             return contextlib.nullcontext()
+        # Values come from the checkpoint, or are drawn by the chief.
         return TablesElsewhere()
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief gives them variables if they have none."""
         spec, n_ps = run.spec, len(self.client.addresses)
         self._variables = Variables.of(run.network, spec.optimizers, n_ps)
+        # Before anything is sent: the error names the variable that is too large.
         self._variables.check_sizes(LIMIT)
         self._model_dir = run.model_dir
         self._attach(run)
@@ -349,6 +352,7 @@ class AsyncReplica(loop.Replica):
 
     def _log_tasks(self, timer: Timer) -> None:
         """Log how many tasks train, how fast, and how late their gradients come."""
+        # Each push goes to all servers, so that one knows of all.
         tasks = self.client.ask(0, Message(Op.STATS)).control["tasks"]
         counts: Counter[int] = Counter()
         for task in tasks:

@@ -236,6 +236,7 @@ def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
     for row, own in zip(edges, column.edges, strict=True):
         row[: len(own)] = own
     last = np.array(n_edges) - (1 if column.encoding == "onehot" else 2)
+    # An edge belongs to the bin on its right, as with searchsorted(side="right").
     found = n_reached(values, edges) - 1
     bins = found.clip(0, last)
     if column.encoding == "onehot":
@@ -243,6 +244,7 @@ def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
     else:
         with np.errstate(invalid="ignore"):
             widths = np.diff(edges, append=np.inf)
+        # The edges of all elements are one table, of shape (n_elements * n_edges,).
         places = bins + edges.shape[1] * np.arange(source.n_elements)
         starts, width = (
             values.constant(a.ravel()).take(places) for a in (edges, widths)
@@ -323,6 +325,7 @@ def _(column: TargetRidgeColumn, inputs: Inputs) -> Encoded:
             weights = of_cells
         else:
             of_cells = of_cells * weights
+        # (n_rows, n_values, n_outputs), of which each row is summed over its values.
         table = graph.constant(np.pad(coefficients, ((0, 1), (0, 0)))).take(places)
         scores = (of_cells.unsqueeze(2) * table).sum(1)
     square = (of_cells * of_cells).sum(1, keepdims=True)
@@ -390,6 +393,7 @@ def _(column: IdentityColumn, cells: Category, present: Value) -> Value:
     values = cells.values
     inside = (values >= 0) & (values < column.num_buckets)
     if column.default_value is None:
+        # There the column raises an error, which a graph can't; it gives no id.
         return where(inside, values, -1)
     return where(present, where(inside, values, column.default_value), -1)
 
@@ -408,6 +412,7 @@ def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
     ids = _looked_up(cells.values, vocabulary, _UNKNOWN if n_spread else default)
     if not n_spread:
         return ids
+    # As index_table_from_tensor of TensorFlow: the buckets come behind the vocabulary.
     spread = bucket_ids(cells.values, n_spread) + len(column.vocabulary)
     return where(ids.equals(_UNKNOWN), spread, ids)
 
@@ -419,6 +424,7 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     values = filled_and_scaled(source, raw)
     ids = n_reached(values, cuts)
     if source.default_value is None and raw.dtype.kind == "f":
+        # The bucket of missing numbers is the one behind the last.
         ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:
         # Each element of a vector has buckets of its own, one behind the other.
@@ -439,6 +445,7 @@ def _(column: crossed.CrossedColumn, inputs: Inputs) -> Ids:
             present = present & keys.present
         else:
             hashes = fingerprint_cat64(hashes.unsqueeze(2), keys.values.unsqueeze(1))
+            # Each with each: (n_rows, n, m) becomes (n_rows, n * m).
             hashes = hashes.flatten()
             present = (present.unsqueeze(2) & keys.present.unsqueeze(1)).flatten()
         is_fixed = width is not None and keys.width is not None
@@ -461,6 +468,7 @@ def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:
 @_encoded.register
 def _(column: sequence.SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
     ids = _ids(column, inputs)
+    # By what is present, not by ids: an unknown word is a step, too.
     lengths = _lengths(ids.present)
     return {column.encoded_key: ids, column.length_key: lengths}
 

@@ -218,6 +218,7 @@ def _task_predictions(
     found: dict[str, Prediction] = {PredictionKeys.LOGITS: (logits, size)}
     if isinstance(head, regression.RegressionHead):
         link = head.inverse_link_fn
+        # Without a link they are the predictions, and are not given twice.
         if link is None:
             return {PredictionKeys.PREDICTIONS: (logits, size)}
         return found | {PredictionKeys.PREDICTIONS: (activated(link, logits), size)}
@@ -247,6 +248,7 @@ def _task_predictions(
 def _best(head: SampledSoftmaxHead, logits: Value) -> dict[str, Prediction]:
     """Return the greatest of many probabilities and their ids."""
     k = head._top_k
+    # Softmax over all classes, but only of the best: the others are never needed.
     best, ids = logits.graph.add_many(
         "TopK",
         logits,
@@ -288,6 +290,7 @@ def with_classes(
     """
     if isinstance(head, MultiLabelHead):
         logits, size = predictions[PredictionKeys.LOGITS], head.n_classes
+        # Where a probability is above .5, as MultiLabelHead decides.
         names = _in_every_row(_class_texts(head, classes), logits)
         labels = (logits > 0).cast(np.int64)
         return {PredictionKeys.CLASSES: (names, size), LABELS: (labels, size)}

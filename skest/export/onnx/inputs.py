@@ -91,6 +91,7 @@ def _(column: NumericColumn) -> list[Demand]:
     dtype, shape = np.dtype(column.dtype).name, (None, *column.cell_shape)
     may_miss = column.default_value is not None
     if isinstance(column, sequence.SequenceNumericColumn):
+        # (n_rows, n_steps), or (n_rows, n_steps, ...) where a step is a vector.
         inside = () if column.cell_shape == (1,) else column.cell_shape
         return [Demand(column.key, True, dtype, (None, None, *inside))]
     if isinstance(column, ParsedColumn) and column.parse != "number":
@@ -110,6 +111,7 @@ def _(column: NumericColumn) -> list[Demand]:
 
 @_demands.register
 def _(column: SparseMatrixColumn) -> list[Demand]:
+    # Columns of X that the matrix has not stored are 0: none can be missing.
     return [Demand(column.key, True, None, (None, column.num_buckets), False)]
 
 
@@ -131,6 +133,8 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
     elif isinstance(column, VocabularyColumn):
         kind = column.kind
     else:
+        # What is divided is text. Else a hashed column may say its type, as in
+        # TensorFlow.
         kind = "string" if column.delimiter else getattr(column, "dtype", None)
     return [Demand(column.key, False, kind, delimiter=column.delimiter)]
 
@@ -291,6 +295,7 @@ class Inputs:
         self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
         wanted: dict[tuple[Key, str | None], list[Demand]] = {}
         for demand in chain.from_iterable(map(demands, columns)):
+            # All columns that read a raw column in one way share one input.
             wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
         delimited = {key for key, delimiter in wanted if delimiter is None}
         for (key, delimiter), of_input in wanted.items():
@@ -357,6 +362,7 @@ def _spec(
     names = next((demand.names for demand in demanded if demand.names), None)
     no_number = np.nan if all(demand.may_miss for demand in numbers) else None
     if any(demand.dtype == DATE for demand in numbers):
+        # One input has one type: microseconds are neither numbers of a user nor texts.
         if any(demand.dtype != DATE for demand in demanded):
             raise _two_ways(key, "dates and as something else")
         no_date = None if no_number is None else NO_INTEGER
@@ -368,6 +374,7 @@ def _spec(
             *(name, key, number.name, shape, no_number, delimiter, names),
             from_texts=all(demand.is_parsed for demand in numbers),
         )
+    # Read as numbers and as categories: a string that is parsed serves both.
     kind = _category_kind(key, categories, form)
     are_strings = kind == "string" and all(demand.is_parsed for demand in numbers)
     if not numbers or are_strings:

@@ -153,6 +153,7 @@ def _interpolated(
         if group.encoding == "onehot":
             yield group, found
             continue
+        # Side by side in a row: the value at the end of a bin, and the rise within it.
         size = bins.shape[1] // 2
         end = found.take(np.arange(size), axis=-1)
         rise = found.take(np.arange(size, 2 * size), axis=-1)
@@ -208,6 +209,7 @@ def _waves(module: Any, scope: Scope, numbers: Value) -> Value:
 
 def _code(output: CodeOutput, ids: Value, fractions: Value) -> Value:
     """Return the code of numbers; as `CodeOutput`."""
+    # The code of an element has as many columns as it has bins ("ple") or edges.
     elements = np.repeat(np.arange(len(output.sizes)), output.sizes)
     places = np.concatenate([np.arange(size) for size in output.sizes])
     ahead = (ids.take(elements, axis=1) - places).cast(fractions.dtype)
@@ -284,6 +286,7 @@ def _sums_of_rows(
 ) -> Value:
     """Sum the rows of each example; only those that are there take memory."""
     graph = table.graph
+    # Row and column of each value, as (n, 2); NonZero gives (2, n).
     places = graph.add("NonZero", is_there, dtype=np.int64, ndim=2).transposed(1, 0)
     rows = table.take(graph.add("GatherND", ids, places, ndim=1))
     if factors is not None:
@@ -423,6 +426,7 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
     # more of both, of which the row is left out again, and the step is behind all ends.
     steps = steps.graph.add("Pad", steps, lengths.constant([0, 0, 0, 1, 1, 0]))
     lengths = concat([lengths, lengths.constant([1])], axis=0)
+    # ONNX has the steps first: (n_steps, n_rows, size).
     x = steps.transposed(1, 0, 2)
     for name in network._layers:
         inside = scope.inside(name)
@@ -448,6 +452,7 @@ def _recurrent(
         gates = given[name].detach().reshape(n_gates, n_units, -1)[list(_GATES[kind])]
         return gates.reshape(1, n_gates * n_units, -1).float()
 
+    # ONNX wants both biases in one tensor, of shape (1, 2 * n_gates * n_units).
     biases = torch.cat([in_order("bias_ih_l0"), in_order("bias_hh_l0")], dim=1)
     # torch multiplies the reset gate behind the bias, Keras before it.
     options: dict[str, Any] = {"linear_before_reset": 1} if kind is nn.GRU else {}

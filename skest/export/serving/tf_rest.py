@@ -32,6 +32,7 @@ def _predict(call: Call) -> Any:
     alone = next(iter(outputs.values())) if len(outputs) == 1 else None
     if by_column:
         return {"outputs": outputs if alone is None else alone}
+    # Row format: a list of one object for each instance.
     rows = zip(*outputs.values(), strict=True)
     named = [dict(zip(outputs, row, strict=True)) for row in rows]
     return {"predictions": named if alone is None else alone}
@@ -62,6 +63,7 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
     name = document.get("signature_name") or "serving_default"
     signature = call.signature(model, name)
     if _method(signature) != method:
+        # A default signature of a regressor has no classes: say what can be asked.
         fitting = [n for n, s in model.signatures.items() if _method(s) == method]
         raise RequestError(
             400,
