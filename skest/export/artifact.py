@@ -402,7 +402,7 @@ def _check_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
     for name, size in sizes.items():
         try:
             found = _size(path / name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # "assets" may be a file
             raise ArtifactError(f"{str(path / name)!r} is missing.") from None
         _require(
             found == size,
@@ -423,11 +423,8 @@ def _names(path: Path) -> Iterable[str]:
 
 def _size(path: Path) -> int:
     """Return the size of a file that is one, and of JSON not too large to be parsed."""
-    try:
-        # lstat, which follows no link: one may lead to /dev/zero or out of the version.
-        status = path.lstat()
-    except NotADirectoryError:
-        raise FileNotFoundError(path) from None
+    # lstat, which follows no link: one may lead to /dev/zero or out of the version.
+    status = path.lstat()
     _require(
         stat.S_ISREG(status.st_mode) and status.st_nlink == 1,
         f"{str(path)!r} must be a file of its own; a link may lead to files that do not "

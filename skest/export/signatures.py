@@ -242,6 +242,7 @@ def model_signatures(
             outputs |= {f"{name}/{kind}": output for kind, output in of_part.items()}
     elif head is not None:
         outputs = _of_task(predictions)
+    # _PREDICT_SERVING_KEY of tf.estimator (head/base_head.py).
     outputs["predict"] = "predict", predictions
     if given:
         # `export_outputs` of tf.estimator.EstimatorSpec take the place of all but

@@ -25,12 +25,11 @@ from skest.core.random import RunRandom
 from skest.engine.evaluation import predict_batch
 from skest.engine.model import ModelBuilder, restore
 from skest.exceptions import ArtifactError, ExportError
-from skest.export import artifact
+from skest.export import artifact, warmup
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.runtime import load
-from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -138,11 +137,13 @@ def write_export(
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if tried is not None:
+            import onnxruntime
+
             _write(directory, manifest)  # for `load`
             _logger.info("Comparing what was written with the model.")
             manifest["parity"] |= _compare(*tried, directory, atol)
             # By which engine the answers are: another one may round otherwise.
-            manifest["parity"] |= exported.model.engine()
+            manifest["parity"]["onnxruntime"] = onnxruntime.__version__
         _write(directory, manifest)
 
     return _publish(base, exported.assets, "The model", write)
@@ -268,10 +269,10 @@ def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
     """Return rows, and what the model predicts for them."""
     model, predict = exported.model, exported.predict
     if exported.example is None:
-        known = {**exported.known, **model.words}
+        known = {**exported.known, **warmup.looked_up_in_model(model.model)}
         # Not rows of the training: a version goes to people who may not see these.
-        return made_up_rows(known, model.inputs, predict)
-    rows = rows_of(exported.example, model.inputs)
+        return warmup.made_up_rows(known, model.inputs, predict)
+    rows = warmup.rows_of(exported.example, model.inputs)
     return rows, predict(rows)
 
 
@@ -322,6 +323,8 @@ def _record(
             "inputs": {name: cells[:n_rows] for name, cells in rows.items()},
             "outputs": {name: cells[:n_rows] for name, cells in outputs.items()},
         }
+        # Python's NaN and Infinity are no JSON, and other engines test themselves by
+        # it.
         text = json.dumps(recorded, allow_nan=False, ensure_ascii=False).encode()
         if len(text) <= artifact.MAX_JSON_BYTES:
             (directory / artifact.WARMUP).write_bytes(text)
@@ -416,12 +419,14 @@ def _expected(
     """Return what the signature "predict" should."""
     inputs = model.inputs
     if spec.encode is not None:
-        encoded: Any = spec.encode({s.key: cells_of(s, rows[s.name]) for s in inputs})
+        encoded: Any = spec.encode(
+            {s.key: warmup.cells_of(s, rows[s.name]) for s in inputs}
+        )
     else:
         tensors = {s.key: _tensor(spec, s, rows[s.name]) for s in inputs}
         encoded = tensors[BARE] if list(tensors) == [BARE] else tensors
     with torch.no_grad():
-        found = by_output(predict_batch(spec, encoded, None))
+        found = warmup.by_output(predict_batch(spec, encoded, None))
     # `export_outputs` may call predictions otherwise, as the graph then does.
     own = (spec.export_outputs or {}).get("predict")
     # What only the graph has, such as `labels`, is not compared.

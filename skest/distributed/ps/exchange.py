@@ -39,6 +39,7 @@ class _Dense:
     def gradients(self) -> list[Tensor]:
         """Return which of the variables have a gradient, and all gradients."""
         there = [i for i, p in enumerate(self._members) if p.grad is not None]
+        # No gradient is not one of zeros: Adam and momentum move a variable by those.
         present = torch.zeros(len(self._members), dtype=torch.uint8)
         if there:
             present[there] = 1

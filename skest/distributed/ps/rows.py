@@ -57,6 +57,7 @@ class LazyZeros:
             return
         options = {}
         if hasattr(mmap, "MAP_PRIVATE"):
+            # Anonymous pages are zeros, and take memory from the first write on.
             options["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NOT_RESERVED
         self._memory = mmap.mmap(-1, n_bytes, **options)
         # The tensor holds the map, which lives as long as it does.

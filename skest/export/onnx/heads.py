@@ -52,6 +52,7 @@ def _tanh(x: Value, _: Any) -> Value:
 
 
 def _gelu(x: Value, module: nn.GELU) -> Value:
+    # Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415, section 2.
     if module.approximate != "none":
         inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
         return x * 0.5 * (inner.apply("Tanh") + 1)
@@ -66,6 +67,7 @@ _MODULES: dict[type[nn.Module], Callable[[Value, Any], Value]] = {
     nn.Identity: lambda x, _: x,
     nn.LeakyReLU: lambda x, m: x.apply("LeakyRelu", alpha=float(m.negative_slope)),
     nn.ReLU: _relu,
+    # Alpha and gamma, which are no parameters in torch, are ONNX's defaults.
     nn.SELU: lambda x, _: x.apply("Selu"),
     nn.SiLU: lambda x, _: x * _sigmoid(x),
     nn.Sigmoid: lambda x, _: _sigmoid(x),

@@ -19,7 +19,6 @@ from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import SpecInputs, Traced, spec_inputs, traced
 from skest.export.signatures import Signature, TensorInfo, model_signatures
-from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
@@ -56,17 +55,6 @@ class OnnxGraph(NamedTuple):
             # Operators of the engine are all that runs.
             "trusted_code": False,
         }
-
-    @property
-    def words(self) -> dict[str, list[Any]]:
-        """Some of the words and integers that are looked up, by input."""
-        return looked_up_in_model(self.model)
-
-    def engine(self) -> dict[str, str]:
-        """Return the version of what runs it here."""
-        import onnxruntime
-
-        return {"onnxruntime": onnxruntime.__version__}
 
 
 def build_onnx(
@@ -207,6 +195,7 @@ def mean_onnx(
         # Without columns there are no parts, but one input for the rows.
         own: Any = {key[1]: encoded[key] for key in parts if key[0] == i} or encoded
         scope = Scope(graph, f"{i}." if len(models) > 1 else "")
+        # None is the name of the only part.
         found = _scaled_logits(model, scope, own.get(None, own), dtype)
         logits.append(found)
     left = iter(logits)
@@ -235,6 +224,7 @@ def _scaled_logits(
     if model.logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in model.logits_scale)
         logits = logits * scale + center
+    # As the estimator: no prediction far beyond the y that it was trained on.
     if model.logits_range is not None:
         low, high = (np.asarray(values, dtype) for values in model.logits_range)
         logits = logits.clip(low, high)

@@ -259,6 +259,7 @@ def _combined_rows(
     if combiner == "sum":
         return total
     # A row without ids has the sum 0, and stays so.
+    # tf.nn.embedding_lookup_sparse with weights of 1, whose squares are 1 as well.
     count = (~missing).cast(table.dtype).sum(axis=-1, keepdims=True).maximum(1)
     return total / (count.apply("Sqrt") if combiner == "sqrtn" else count)
 
@@ -375,6 +376,7 @@ def _(network: DNN, scope: Scope, features: Any) -> Value:
     for i in range(network.n_hidden):
         x = layer(network, f"hidden_{i}", scope, x)
         x = activated(network.activation, x)
+        # As `_DNNModel` of tf.estimator: behind the activation, and behind dropout.
         if f"batch_norm_{i}" in network._modules:
             x = _child(network, f"batch_norm_{i}", scope, x)
     return _joined(network, layer(network, "logits", scope, x))

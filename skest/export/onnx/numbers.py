@@ -349,6 +349,7 @@ def with_indicators(column: NumericColumn, raw: Value) -> Value | Numbers:
     numbers = Numbers.of(column, raw)
     is_plain = column.normalizer is None or numbers.center is not None
     is_float = numbers.dtype.kind == "f"
+    # Most columns: a hundred of them side by side take the nodes of one.
     if is_plain and is_float and len(column.indicated) == 0:
         return numbers
     values = filled_and_scaled(column, raw)

@@ -170,6 +170,7 @@ ROUTES = (
     Route(
         "GET",
         re.compile(r"/v2"),
+        # None of the extensions, of which Triton's binary tensors are the best known.
         lambda call: {"name": "skest", "version": __version__, "extensions": []},
     ),
 )

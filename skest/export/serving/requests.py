@@ -210,6 +210,7 @@ class Catalog:
         """
         found = self.served(name).newest
         if found is None:
+            # Not 404: the model is known, and a version may be on its way.
             raise RequestError(503, f"No version of {name!r} is loaded.")
         return found
 

@@ -347,6 +347,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _linger(self) -> None:
         """Read what still comes for a second: else a reset may overtake the answer."""
+        # RFC 9112, section 9.6: close the half that writes, and read on.
         deadline = time.monotonic() + 1
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)

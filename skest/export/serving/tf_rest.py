@@ -19,6 +19,7 @@ from skest.export.serving.requests import MODEL_PATH, Call, RequestError, Route
 def _predict(call: Call) -> Any:
     _, model = call.find()
     document = call.document()
+    # No name and an empty one are the same in protobuf, which clients come from.
     name = document.get("signature_name") or "serving_default"
     inputs = list(call.signature(model, name)["inputs"])
     # "Row format" and "column format" of TensorFlow Serving.
