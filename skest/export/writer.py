@@ -137,13 +137,11 @@ def write_export(
         manifest = _manifest(exported)
         manifest["parity"] = {"atol": atol}
         if tried is not None:
-            import onnxruntime
-
             _write(directory, manifest)  # for `load`
             _logger.info("Comparing what was written with the model.")
             manifest["parity"] |= _compare(*tried, directory, atol)
             # By which engine the answers are: another one may round otherwise.
-            manifest["parity"]["onnxruntime"] = onnxruntime.__version__
+            manifest["parity"] |= exported.model.engine()
         _write(directory, manifest)
 
     return _publish(base, exported.assets, "The model", write)
@@ -269,7 +267,7 @@ def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
     """Return rows, and what the model predicts for them."""
     model, predict = exported.model, exported.predict
     if exported.example is None:
-        known = {**exported.known, **warmup.looked_up_in_model(model.model)}
+        known = {**exported.known, **model.words}
         # Not rows of the training: a version goes to people who may not see these.
         return warmup.made_up_rows(known, model.inputs, predict)
     rows = warmup.rows_of(exported.example, model.inputs)

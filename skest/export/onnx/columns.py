@@ -12,24 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skest.export.onnx import numbers
 from skest.export.onnx.graph import STRING, Graph, Value, concat, where
 from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
-from skest.export.onnx.numbers import (
-    Numbers,
-    as_value,
-    date_part,
-    filled_and_scaled,
-    n_reached,
-    with_indicators,
-)
 from skest.export.raw_values import BLANKS
-from skest.feature_columns import base, crossed, sequence
+from skest.feature_columns import base, categorical, crossed, sequence
 from skest.feature_columns.bucketized import BucketizedColumn
-from skest.feature_columns.categorical import (
-    HashBucketColumn,
-    IdentityColumn,
-    KeyedCategoricalColumn,
-)
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
@@ -116,7 +104,7 @@ class EveryId(NamedTuple):
     size: int
 
 
-Encoded = dict[str, Value | Numbers | Ids | EveryId]
+Encoded = dict[str, Value | numbers.Numbers | Ids | EveryId]
 
 
 def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
@@ -207,13 +195,17 @@ def _(column: base.CategoricalColumn, inputs: Inputs) -> Encoded:
 
 @_encoded.register
 def _(column: NumericColumn, inputs: Inputs) -> Encoded:
-    return {column.encoded_key: with_indicators(column, _flat_cells(column, inputs))}
+    return {
+        column.encoded_key: numbers.with_indicators(column, _flat_cells(column, inputs))
+    }
 
 
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
     raw = inputs.numbers(column.key)
     if isinstance(column, ParsedColumn) and column.parse != "number":
-        return where(raw.equals(NO_INTEGER), np.nan, date_part(raw, column.parse))
+        return where(
+            raw.equals(NO_INTEGER), np.nan, numbers.date_part(raw, column.parse)
+        )
     if raw.dtype == STRING:  # which other columns read as categories
         raw = where(_is_none_of(raw, BLANKS), raw, "nan").cast(np.float64)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
@@ -229,7 +221,7 @@ def _(column: PeriodicColumn, inputs: Inputs) -> Encoded:
 def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
     source = column.source
     raw = _flat_cells(source, inputs)
-    values = filled_and_scaled(source, raw).cast(column._float)
+    values = numbers.filled_and_scaled(source, raw).cast(column._float)
     n_edges = [len(edges) for edges in column.edges]
     # Edges that an element has not are beyond all numbers.
     edges = np.full((source.n_elements, max(n_edges)), np.inf, column._float)
@@ -237,7 +229,7 @@ def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
         row[: len(own)] = own
     last = np.array(n_edges) - (1 if column.encoding == "onehot" else 2)
     # An edge belongs to the bin on its right, as with searchsorted(side="right").
-    found = n_reached(values, edges) - 1
+    found = numbers.n_reached(values, edges) - 1
     bins = found.clip(0, last)
     if column.encoding == "onehot":
         fractions = values.constant(0).expanded(bins.length(0), source.n_elements)
@@ -268,11 +260,11 @@ def _(column: sequence.SequenceNumericColumn, inputs: Inputs) -> Encoded:
     present = (~raw.is_nan()).cast(np.int64).max(axis=2).cast(bool)
     lengths = _lengths(present)
     inside = _positions(raw, 0) < lengths.unsqueeze(1)
-    numbers = as_value(with_indicators(column, raw))
+    steps = numbers.as_value(numbers.with_indicators(column, raw))
     # The column itself pads shorter sequences with this.
     default = column.default_value
     fill = default if isinstance(default, int | float) else 0.0
-    padded = where(inside.unsqueeze(2), numbers, fill)
+    padded = where(inside.unsqueeze(2), steps, fill)
     return {column.encoded_key: padded, column.length_key: lengths}
 
 
@@ -308,10 +300,10 @@ def _(column: TargetStatisticsColumn, inputs: Inputs) -> Encoded:
 
 @_encoded.register
 def _(column: TargetRidgeColumn, inputs: Inputs) -> Encoded:
-    categorical, graph = column.categorical, inputs.graph
-    encoded: dict[str, Any] = _encoded(categorical, inputs)
-    ids = encoded[categorical.encoded_key]
-    weights: Any = encoded.get(str(categorical.weight_key))
+    source, graph = column.categorical, inputs.graph
+    encoded: dict[str, Any] = _encoded(source, inputs)
+    ids = encoded[source.encoded_key]
+    weights: Any = encoded.get(str(source.weight_key))
     coefficients = column.coefficients_
     if isinstance(ids, EveryId):
         of_cells = weights * column.rarity_
@@ -333,8 +325,8 @@ def _(column: TargetRidgeColumn, inputs: Inputs) -> Encoded:
     length = where(square.equals(0), 1, square).apply("Sqrt")
     counts = (~weights.equals(0)).cast(scores.dtype).sum(1, keepdims=True)
     scaled = ((counts + 1).apply("Log") - column.count_center_) / column.count_scale_
-    numbers = concat([scores / length + column.intercept_, scaled], axis=1)
-    return {column.encoded_key: numbers.cast(np.float32)}
+    found = concat([scores / length + column.intercept_, scaled], axis=1)
+    return {column.encoded_key: found.cast(np.float32)}
 
 
 # Categories
@@ -352,7 +344,7 @@ def _(column: base.CategoricalOver, inputs: Inputs) -> Ids:
 
 
 @_ids.register
-def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
+def _(column: categorical.KeyedCategoricalColumn, inputs: Inputs) -> Ids:
     cells = inputs.category(column.key, column.delimiter)
     present = _is_none_of(cells.values, cells.missing)
     ids = _ids_of(column, cells, present)
@@ -389,7 +381,7 @@ def _ids_of(column: Any, cells: Category, present: Value) -> Value:
 
 
 @_ids_of.register
-def _(column: IdentityColumn, cells: Category, present: Value) -> Value:
+def _(column: categorical.IdentityColumn, cells: Category, present: Value) -> Value:
     values = cells.values
     inside = (values >= 0) & (values < column.num_buckets)
     if column.default_value is None:
@@ -399,7 +391,7 @@ def _(column: IdentityColumn, cells: Category, present: Value) -> Value:
 
 
 @_ids_of.register
-def _(column: HashBucketColumn, cells: Category, present: Value) -> Value:
+def _(column: categorical.HashBucketColumn, cells: Category, present: Value) -> Value:
     return where(present, bucket_ids(cells.values, column.hash_bucket_size), -1)
 
 
@@ -421,8 +413,8 @@ def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
 def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     source, cuts = column.source, column.cuts
     raw = _flat_cells(source, inputs)
-    values = filled_and_scaled(source, raw)
-    ids = n_reached(values, cuts)
+    values = numbers.filled_and_scaled(source, raw)
+    ids = numbers.n_reached(values, cuts)
     if source.default_value is None and raw.dtype.kind == "f":
         # The bucket of missing numbers is the one behind the last.
         ids = where(raw.is_nan(), len(cuts), ids)

@@ -19,6 +19,7 @@ from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import SpecInputs, Traced, spec_inputs, traced
 from skest.export.signatures import Signature, TensorInfo, model_signatures
+from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
@@ -55,6 +56,17 @@ class OnnxGraph(NamedTuple):
             # Operators of the engine are all that runs.
             "trusted_code": False,
         }
+
+    @property
+    def words(self) -> dict[str, list[Any]]:
+        """Some of the words and integers that are looked up, by input."""
+        return looked_up_in_model(self.model)
+
+    def engine(self) -> dict[str, str]:
+        """Return the version of what runs it here."""
+        import onnxruntime
+
+        return {"onnxruntime": onnxruntime.__version__}
 
 
 def build_onnx(
