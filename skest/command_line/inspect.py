@@ -5,14 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from skest.command_line.tables import (
-    MODEL,
-    add_json_option,
-    is_export,
-    load_report,
-    print_json,
-    print_metrics,
-)
+from skest.command_line import tables
 from skest.core.checks import ArgumentParser
 from skest.core.files import list_versions
 from skest.core.tables import text_table
@@ -31,11 +24,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest inspect") ->
         "export is.",
     )
     parser.add_argument("path", help="its directory")
-    add_json_option(parser)
+    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
     tell, found = _inspected(Path(options.path))
     if options.json:
-        print_json(found)
+        tables.print_json(found)
     else:
         tell()
     return 0
@@ -47,9 +40,10 @@ def _inspected(path: Path) -> _Answer:
             f"There is no directory {str(path)!r}. Give that of a model of `skest train`, "
             "a checkpoint or an export."
         )
-    if (path / MODEL).exists():
+    if (path / tables.MODEL).exists():
+        # Its report alone is read: unpickling a model may run any code.
         return _model(path)
-    if is_export(path):
+    if tables.is_export(path):
         return _export(path)
     from skest.checkpoints.format import is_checkpoint  # PyTorch takes a second
 
@@ -67,7 +61,7 @@ def _inspected(path: Path) -> _Answer:
 
 
 def _model(path: Path) -> _Answer:
-    report = load_report(str(path))
+    report = tables.load_report(str(path))
 
     def tell() -> None:
         print(
@@ -77,7 +71,7 @@ def _model(path: Path) -> _Answer:
         print(*report["summary"], sep="\n")
         if report["metrics"]:
             print(f"\nOn {report['rows_held_out']:,} rows that were held out")
-            print_metrics(report["metrics"], report["classes"])
+            tables.print_metrics(report["metrics"], report["classes"])
 
     return tell, {"kind": "model", **report}
 
@@ -103,6 +97,7 @@ def _model_dir(path: Path) -> _Answer:
     from skest.checkpoints.store import DirectoryStore, read_eval_results
 
     store = DirectoryStore(path)
+    # Its file `checkpoint` says which, as tf.train.latest_checkpoint has it.
     latest = store.latest_path()
     if latest is None:
         raise ValueError(f"{str(path)!r} points to no checkpoint.")
@@ -110,6 +105,7 @@ def _model_dir(path: Path) -> _Answer:
     names = sorted(entry.name for entry in path.glob("ckpt-*") if is_checkpoint(entry))
     evaluations = {
         entry.name: results
+        # eval, and eval_NAME of an evaluation with a name, as in tf.estimator.
         for entry in sorted(path.glob("eval*"))
         if (results := read_eval_results(entry))
     }
@@ -126,7 +122,7 @@ def _model_dir(path: Path) -> _Answer:
             step, metrics = max(results.items())
             s = "s" * (len(results) != 1)
             print(f"\n{name}, at step {step:,} ({len(results)} evaluation{s})")
-            print_metrics(metrics)
+            tables.print_metrics(metrics)
 
     return tell, {
         **found,

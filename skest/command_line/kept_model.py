@@ -10,24 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from skest.command_line.tables import (
-    MODEL,
-    add_json_option,
-    add_separator,
-    add_table_options,
-    check_writable,
-    column_of,
-    features_of,
-    is_export,
-    load_model,
-    numbers_of,
-    plain,
-    print_json,
-    print_metrics,
-    read_table,
-    target_of,
-    write_rows,
-)
+from skest.command_line import tables
 from skest.core.checks import ArgumentParser
 from skest.export.runtime import load
 
@@ -40,22 +23,22 @@ def evaluate(
         prog=prog, description="Measure a model on rows that have the target."
     )
     parser.add_argument("model", help="the directory that `skest train` has written")
-    add_table_options(parser)
-    add_json_option(parser)
+    tables.add_table_options(parser)
+    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
-    model, report = load_model(options.model)
-    table = read_table(options.data, options.separator)
-    y = target_of(table, report["target"], "the target")
+    model, report = tables.load_model(options.model)
+    table = tables.read_table(options.data, options.separator)
+    y = tables.target_of(table, report["target"], "the target")
     # As `skest train`, which leaves out rows without target.
     known = y.notna()
     if not known.any():
         raise ValueError(f"No row has the target {report['target']!r}.")
-    metrics = metrics_of(model, features_of(table, report)[known], y[known])
+    metrics = metrics_of(model, tables.features_of(table, report)[known], y[known])
     if options.json:
-        print_json({"rows": int(known.sum()), "metrics": metrics})
+        tables.print_json({"rows": int(known.sum()), "metrics": metrics})
     else:
         print(f"On {int(known.sum()):,} rows:")
-        print_metrics(metrics, getattr(model, "classes_", None))
+        tables.print_metrics(metrics, getattr(model, "classes_", None))
     return 0
 
 
@@ -64,11 +47,12 @@ def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, floa
     from sklearn.base import is_regressor
 
     if is_regressor(model):
-        y = numbers_of(y, "the target")
+        y = tables.numbers_of(y, "the target")
     found = model.evaluate(X, y, weight)
     # How far it was trained is no metric.
     found.pop("global_step", None)
     if is_regressor(model):
+        # The head has the loss that it was trained by, which need not be squared.
         found["rmse"] = float(
             np.sqrt(np.average((model.predict(X) - y) ** 2, weights=weight))
         )
@@ -88,7 +72,7 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
     parser.add_argument(
         "model", help="the directory that `skest train` or `export` has written"
     )
-    add_table_options(parser)
+    tables.add_table_options(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -102,20 +86,21 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
         metavar="COLUMN",
         help="of the table, to write beside; may be repeated",
     )
-    add_json_option(parser)
+    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
     if options.output is not None:
-        check_writable(options.output)
+        tables.check_writable(options.output)
+    # The model first: a wrong directory is told before a large table is read.
     answers_of = _answers_of(options.model)
-    table = read_table(options.data, options.separator)
-    kept = {name: column_of(table, name, "--keep") for name in options.keep}
+    table = tables.read_table(options.data, options.separator)
+    kept = {name: tables.column_of(table, name, "--keep") for name in options.keep}
     answer = pd.DataFrame({**kept, **answers_of(table)}, index=table.index)
     if options.json and options.output is None:
-        print_json(answer.to_dict(orient="records"))
+        tables.print_json(answer.to_dict(orient="records"))
         return 0
-    write_rows(answer, options.output)
+    tables.write_rows(answer, options.output)
     if options.json:
-        print_json({"rows": len(answer), "output": options.output})
+        tables.print_json({"rows": len(answer), "output": options.output})
     elif options.output is not None:
         print(f"Wrote {len(answer):,} rows to {options.output}")
     return 0
@@ -123,12 +108,12 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
 
 def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
     """Return what gives the columns that a trained or exported model has for a table."""
-    if is_export(Path(directory)):
+    if tables.is_export(Path(directory)):
         exported = load(directory)
 
         def answers_of_export(table: pd.DataFrame) -> dict[str, Any]:
             for column in exported.names_of():
-                column_of(table, column, "the model")
+                tables.column_of(table, column, "the model")
             found = exported.run(table, "predict")
             predictions = found.get("labels", found.get("predictions"))
             # (n_rows,) or (n_rows, 1) is a column.
@@ -146,10 +131,10 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
             return answers
 
         return answers_of_export
-    model, report = load_model(directory)
+    model, report = tables.load_model(directory)
 
     def answers_of_model(table: pd.DataFrame) -> dict[str, Any]:
-        X = features_of(table, report)
+        X = tables.features_of(table, report)
         answers = {"prediction": model.predict(X)}
         if hasattr(model, "classes_"):
             answers |= _by_class(model.classes_, model.predict_proba(X))
@@ -185,19 +170,19 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
         help="a table whose first rows are written beside the model, to test it with; by "
         "default rows are made up",
     )
-    add_separator(parser)
-    add_json_option(parser)
+    tables.add_separator(parser)
+    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
-    if (Path(options.output) / MODEL).exists():
+    if (Path(options.output) / tables.MODEL).exists():
         raise FileExistsError(
             f"{options.output!r} is the directory of a model. Give the versions another "
             f"one, as -o {Path(options.output).absolute().name}-export."
         )
-    model, report = load_model(options.model)
+    model, report = tables.load_model(options.model)
     example = None
     if options.example is not None:
-        table = read_table(options.example, options.separator)
-        rows = features_of(table, report)
+        table = tables.read_table(options.example, options.separator)
+        rows = tables.features_of(table, report)
         model.predict(rows)  # a wrong cell is refused by what it holds
         # All rows were tried above, and these are written into the version.
         example = rows[:_N_EXAMPLES]
@@ -208,7 +193,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
     model.set_params(verbose=0)  # it was said, and JSON takes no line beside it
     version = model.export(options.output, example=example)
     if options.json:
-        print_json({"version": version})
+        tables.print_json({"version": version})
         return 0
     size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
     print(f"Wrote {version} ({size / 1024:,.0f} KiB); its answers are the same")
@@ -221,6 +206,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
         column: _cell(column, loaded.features[feature], example)
         for column, feature in loaded.names_of().items()
     }
+    # The row format of TensorFlow Serving's REST.
     request = json.dumps({"instances": [row]}, ensure_ascii=False)
     print(f"Ask it:    curl http://127.0.0.1:8501/v1/models/{name}:predict -d \\")
     print(f"  {shlex.quote(request)}")
@@ -229,7 +215,7 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
 
 def _cell(column: str, feature: Mapping[str, Any], example: Any) -> Any:
     """Return a value that a column takes: that of the first example, or a plain one."""
-    value = None if example is None else plain(example[column].iloc[0])
+    value = None if example is None else tables.plain(example[column].iloc[0])
     if feature.get("unit"):  # a date, which may come as a text
         return _DATE if value is None else str(value)
     if feature["dtype"] == "string":

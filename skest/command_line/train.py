@@ -20,20 +20,8 @@ import numpy as np
 import pandas as pd
 
 from skest._version import __version__
+from skest.command_line import tables
 from skest.command_line.kept_model import metrics_of
-from skest.command_line.tables import (
-    MODEL,
-    REPORT,
-    add_json_option,
-    add_table_options,
-    column_of,
-    numbers_of,
-    plain,
-    print_json,
-    print_metrics,
-    read_table,
-    target_of,
-)
 from skest.core.checks import ArgumentParser
 from skest.core.files import explained, remove_directory, write_directory
 
@@ -54,6 +42,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> i
     options = _parser(prog).parse_args(arguments)
     if not 0 <= options.holdout < 1:
         raise ValueError(f"--holdout must be from 0 to below 1; got {options.holdout}.")
+    # NumPy's generators take no negative seed; this is told without a table.
     if options.seed < 0:
         raise ValueError(f"--seed must not be negative; got {options.seed}.")
     output = Path(options.output)
@@ -70,10 +59,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> i
     with aside or contextlib.nullcontext():
         model, report = _trained(options)
         report["seconds"] = round(time.perf_counter() - started, 1)
+        # First saved, then told: a closed terminal loses no model.
         _save(model, report, output, options.overwrite)
         _tell(report, output)
     if options.json:
-        print_json(report)
+        tables.print_json(report)
     return 0
 
 
@@ -83,7 +73,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         description="Train a model on a table, measure it on rows that are held out, and "
         "save it with a report and a picture of the training.",
     )
-    add_table_options(parser)
+    tables.add_table_options(parser)
     add = parser.add_argument
     add("--target", required=True, metavar="COLUMN", help="what to predict")
     add("-o", "--output", required=True, metavar="DIRECTORY", help="of the model")
@@ -119,14 +109,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="of all that is random (default: 0)")
     add("--overwrite", action="store_true", help="replace a model that is there")
     add("--quiet", action="store_true", help="no line about every epoch")
-    add_json_option(parser)
+    tables.add_json_option(parser)
     return parser
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
     if not output.exists():
         return
-    if not (output / MODEL).is_file():
+    if not (output / tables.MODEL).is_file():
         raise FileExistsError(
             f"There is something else at {str(output)!r}. Give a new directory."
         )
@@ -138,11 +128,11 @@ def _check_output(output: Path, overwrite: bool) -> None:
 
 def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     """Return a model and what is to be said of it."""
-    table = read_table(options.data, options.separator)
+    table = tables.read_table(options.data, options.separator)
     n_rows, n_columns = table.shape
     s = "s" * (n_columns != 1)
     print(f"Read {options.data}: {n_rows:,} rows, {n_columns} column{s}")
-    y = target_of(table, options.target, "--target")
+    y = tables.target_of(table, options.target, "--target")
     known = y.notna()
     # Before all else: such rows have no part in classes, weights and shares.
     if not known.all():
@@ -153,7 +143,9 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     task = options.task or _task_of(y)
     weight = None
     if options.weight is not None:
-        weight = numbers_of(column_of(table, options.weight, "--weight"), "--weight")
+        weight = tables.numbers_of(
+            tables.column_of(table, options.weight, "--weight"), "--weight"
+        )
         # NaN is not, either.
         if not (weight >= 0).all():
             raise ValueError(
@@ -162,13 +154,14 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     # Weights are no feature, as the target is none.
     others = [options.target, *options.drop, options.weight]
     for name in options.drop:
-        column_of(table, name, "--drop")
+        tables.column_of(table, name, "--drop")
     X = table.drop(columns=[name for name in others if name is not None])
     if not X.shape[1]:
         raise ValueError("The table has no column to predict from.")
     for name in options.category:
         # The type tells estimators that numbers are names.
-        X[name] = column_of(X, name, "--category").astype("category")
+        X[name] = tables.column_of(X, name, "--category").astype("category")
+    # Before the training, which would fail late or learn nothing.
     y = _labels(y, task)
     model = _estimator(options, task)
     # Row numbers.
@@ -218,10 +211,10 @@ def _task_of(y: pd.Series) -> str:
 def _labels(y: pd.Series, task: str) -> pd.Series:
     """Return a target that its task can have."""
     if task == "regression":
-        return numbers_of(y, "--target")
+        return tables.numbers_of(y, "--target")
     n_classes = y.nunique()
     if n_classes < 2:
-        value = plain(y.iloc[0])
+        value = tables.plain(y.iloc[0])
         raise ValueError(
             f"The target {y.name!r} has one value only, {value!r}. Give another --target."
         )
@@ -250,6 +243,7 @@ def _estimator(options: argparse.Namespace, task: str) -> Any:
     module, name = _MODELS[options.model]
     # As constructed, so that what --set does not name is what the documentation says.
     model = getattr(importlib.import_module(module), f"{name}{kind}")()
+    # What --set says comes later, and wins.
     parameters = {"random_state": options.seed, "verbose": int(not options.quiet)}
     for setting in options.set:
         name, equals, text = setting.partition("=")
@@ -292,6 +286,7 @@ def _split(y: pd.Series, share: float, seed: int, task: str) -> tuple[Any, Any]:
     n_held_out = int(np.ceil(share * len(y)))
     if not n_held_out:
         return rows, rows[:0]
+    # Stratified, so that rare classes are in both parts.
     counts = y.value_counts()
     # scikit-learn refuses classes of one row, and more classes than rows to hold out.
     can_stratify = (
@@ -314,10 +309,10 @@ def _save(model: Any, report: dict[str, Any], output: Path, overwrite: bool) -> 
     """Write the directory of a model, which appears when it is complete."""
 
     def write(directory: Path) -> None:
-        joblib.dump(model, directory / MODEL)
+        joblib.dump(model, directory / tables.MODEL)
         _draw(model, directory / PICTURE)
-        text = json.dumps(plain(report), indent=1, ensure_ascii=False)
-        (directory / REPORT).write_text(text, encoding="utf-8")
+        text = json.dumps(tables.plain(report), indent=1, ensure_ascii=False)
+        (directory / tables.REPORT).write_text(text, encoding="utf-8")
 
     def name() -> str:
         _check_output(output, overwrite)  # somebody may have been faster
@@ -348,7 +343,7 @@ def _draw(model: Any, path: Path) -> None:
 def _tell(report: dict[str, Any], output: Path) -> None:
     if report["metrics"]:
         print(f"On the {report['rows_held_out']:,} rows that were held out:")
-        print_metrics(report["metrics"], report["classes"])
+        tables.print_metrics(report["metrics"], report["classes"])
     files = ", ".join(sorted(path.name for path in output.iterdir()))
     print(f"Saved {output} ({files}) after {report['seconds']} s")
     print(f"Next: skest inspect {output} | skest predict {output} NEW.csv")

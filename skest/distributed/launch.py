@@ -156,6 +156,7 @@ class Task:
         told = f"{self.name} {how}; what it wrote is {words}"
         if self.n_starts > max_restarts:
             raise TaskFailedError(f"{told}, after {max_restarts} restarts.")
+        # The standard output is that of the script, and may go into a pipe.
         print(f"{told}; {what_follows}.", file=sys.stderr)
 
 
@@ -240,6 +241,7 @@ def local_cluster(num_workers: int, num_ps: int) -> dict[str, list[str]]:
             for _ in range(num_workers + num_ps)
         ]
         addresses = [f"127.0.0.1:{opened.getsockname()[1]}" for opened in sockets]
+    # As tf.estimator counts them: the chief is none of the "worker" tasks.
     cluster = {"chief": addresses[:1]}
     if num_workers > 1:
         cluster["worker"] = addresses[1:num_workers]
@@ -330,6 +332,8 @@ def _tasks(options: argparse.Namespace) -> list[Task]:
     ]
     roles += [("evaluator", 0)] * options.evaluator
     command = [str(options.script), *options.arguments]
+    # A new one for each cluster: a task of an earlier one that still runs gets no
+    # session.
     secret = secret_of_cluster() or secrets.token_hex()
     return [
         Task(

@@ -57,6 +57,7 @@ class Layout:
         self._places = []
         self.size = 0
         for dtype, shape in kinds:
+            # prod(()) is 1: a number has a place, too.
             end = self.size + math.prod(shape) * dtype.itemsize
             self._places.append((slice(self.size, end), dtype, tuple(shape)))
             self.size = -(-end // _ALIGNMENT) * _ALIGNMENT

@@ -35,6 +35,7 @@ from skest.inputs.input_context import context_among
 
 _logger = logging.getLogger("skest")
 
+# Of a look at the other processes: no training ends later by more than that.
 _PAUSE = 0.05
 _SECONDS_TO_STOP = 60.0  # for the step that a process is in
 _NEVER = 1e9  # seconds: servers end with this process, which may be busy for long
@@ -123,6 +124,7 @@ class Workers(Processes):
         # The processes share the cores: with all threads in each, they would slow each
         # other down.
         threads = max(1, torch.get_num_threads() // self._n)
+        # Number 0 is the process that calls.
         for index in range(1, self._n):
             self.start(
                 f"worker-{index}",
@@ -150,6 +152,7 @@ class Workers(Processes):
         before, since = moved(), time.monotonic()
         while True:
             self.check()
+            # Servers run until they are told to end.
             late = [n for n in self.running() if n.startswith("worker")]
             if not late:
                 return
@@ -200,6 +203,7 @@ class SharedMemoryChief(SharedMemoryReplica):
         """Wait for the others, which stop at once if this process was made to stop."""
         if run.stop_reason == INPUT_ENDED:
             self._workers.wait(self._strategy.lease, lambda: self.global_step)
+        # Also where the input had ended: one that is late would go on without end.
         self.stop_others()
         self._workers.wait(_SECONDS_TO_STOP)
         move_to_step(run, self.global_step)
@@ -235,6 +239,7 @@ class ServedChief(AsyncReplica):
         # What workers need as well, for sessions with the same servers.
         self._sessions: dict[str, Any] = {
             "ps_addresses": ["{}:{}".format(*s.getsockname()) for s in self._sockets],
+            # Other users of the machine reach the loopback interface, too.
             "secret": secrets.token_hex(16),
             "attach_timeout": config.session_creation_timeout_secs,
         }
@@ -319,6 +324,7 @@ def train_part(
         # Dropout and shuffling of each process differ, and are the same for each run.
         seed = child_seed(config.random_seed, index)
         config = config.replace(random_seed=seed)
+    # For `model_fn`, which may look into it; nothing is written there.
     directory = None if config.model_dir is None else Path(config.model_dir)
     builder = ModelBuilder(ModelFn(model_fn, None), config, directory, _ignore)
     # Hooks run in the chief only, and what is saved is the chief's.

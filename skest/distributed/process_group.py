@@ -139,6 +139,7 @@ class Peers:
 
         JSON must hold it: what others send must not make this process run any code.
         """
+        # Not all_gather_object of torch, which unpickles what others send.
         text = json.dumps(own).encode()
         sizes = self.gathered(torch.tensor(len(text))).tolist()
         padded = bytearray(text.ljust(max(sizes)))
@@ -420,6 +421,7 @@ class SynchronousReplica(Replica):
         if len(names) > 1 or name is None:
             saved = self.peers.shared(self._store.latest() if self.is_chief else None)
             self.result = None if self.is_chief else saved
+        # From here on no other process waits for this one.
         self._has_left = True
 
 

@@ -88,6 +88,7 @@ class Processes:
         may_die : bool, default=True
             Whether it is started again if it dies; else `check` raises an error.
         """
+        # By TASK, a process that trains is known, and starts no further ones.
         own = {**(environ or {}), TASK: name}
         self._jobs[name] = _Job(function, arguments, files, own, may_die)
         self._begin(self._jobs[name])

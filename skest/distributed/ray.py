@@ -24,6 +24,7 @@ from skest.exceptions import PeerLostError, TaskFailedError
 
 _logger = logging.getLogger("skest")
 
+# Types of tasks of tf.estimator's TF_CONFIG.
 _KINDS = ("chief", "worker", "ps", "evaluator")
 _SECONDS_TO_SAVE = 60.0
 _SECONDS_FOR_SERVERS = 30.0  # to end, when nobody is left to serve
@@ -100,6 +101,7 @@ def launch(
     check_positive(start_timeout, "start_timeout", "launch")
     work = script_or_function
     if not callable(work):
+        # On other nodes the working directory is another one.
         work = os.path.abspath(work)
     if not ray.is_initialized():
         ray.init()
@@ -124,6 +126,7 @@ class _Server:
     def address(self) -> str:
         """Return an address of this node, with a port that is free at the moment."""
         host = _ray().util.get_node_ip_address()
+        # Asked on the node of the server: only there it is known what is free.
         with socket.create_server((host, 0)) as opened:
             return f"{host}:{opened.getsockname()[1]}"
 
@@ -143,6 +146,7 @@ def _do(work: Any, arguments: list[Any]) -> None:
     try:
         run_script(work, arguments)
     except SystemExit as end:
+        # Ray would take SystemExit for the end of its worker, not of the task.
         if end.code not in (None, 0):
             raise TaskFailedError(
                 f"{work} ended with exit status {end.code}."
@@ -225,6 +229,7 @@ class _Run:
     def _cluster(self, servers: Sequence[Any], seconds: float) -> dict[str, list[str]]:
         """Return the addresses by type of task; nobody connects to others than ps."""
         ray = _ray()
+        # All at once: Ray places the actors side by side.
         asked = [server.address.remote() for server in servers]
         try:
             addresses = ray.get(asked, timeout=seconds)
@@ -234,6 +239,7 @@ class _Run:
                 f"{seconds:g} s; it has {ray.available_resources()}. Ask for less by "
                 "'resources', or for fewer tasks."
             ) from error
+        # Their number says who there is; only servers listen.
         cluster = {"chief": [""], "worker": [""] * self._kinds.count("worker")}
         cluster["ps"] = addresses
         return {kind: addresses for kind, addresses in cluster.items() if addresses}
@@ -276,6 +282,7 @@ def _wait_for(
                 raise TaskFailedError(
                     f"{watched[task]} died too often: {error}"
                 ) from error
+        # Whoever ended without an error.
         missing -= set(done)
 
 

@@ -39,6 +39,7 @@ def serve_if_ps(config: RunConfig) -> bool:
         If the strategy has no use for parameter servers.
     """
     task = config.task
+    # All tasks run one program, which asks in each.
     if task.type != "ps":
         return False
     strategy = strategy_of(config)
@@ -126,6 +127,7 @@ def _check_trains(config: RunConfig) -> None:
 
 def _in_cluster(strategy: AsyncParameterServer, config: RunConfig) -> Replica:
     task = config.task
+    # In the order of the cluster: a server's number is its place there.
     addresses = task.cluster.job_tasks("ps")
     if not addresses:
         raise ValueError(

@@ -155,6 +155,8 @@ class SharedMemoryReplica(Replica):
         """Move the variables into the common memory, or take those that are there."""
         if self.memory is None:
             self.memory = _share(run, self._num_workers)
+            # The chief's counter has the steps of earlier trainings: the sum goes on
+            # from there.
             self._steps[self._index] = run.global_step
         _use(run, self.memory.tensors)
         move_to_step(run, self.global_step)

@@ -13,15 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from skest.core.checks import check_integer
 from skest.distributed.process_group import Peers, SynchronousReplica, rows_of
-from skest.engine.loop import (
-    INPUT_ENDED,
-    Step,
-    WatchedStep,
-    reset_gradients,
-    scalar_loss,
-    train_step,
-    trained_parameters,
-)
+from skest.engine import loop
 from skest.hooks.base import Run
 from skest.optimizers.ftrl import Ftrl
 from skest.optimizers.row_sparse import row_tables, rule_of
@@ -75,7 +67,7 @@ class DataParallelReplica(SynchronousReplica):
     def begin(self, run: Run) -> None:
         """Begin with the variables of the chief."""
         super().begin(run)
-        trained = trained_parameters(run.spec)
+        trained = loop.trained_parameters(run.spec)
         self._tables = [t for t in row_tables(run.network) if t in trained]
         module = _LossOf(run.spec)
         own = {*trained} - {*self._tables}
@@ -120,24 +112,27 @@ class DataParallelReplica(SynchronousReplica):
             # it the mean over all rows.
             self._share = n_rows * self.peers.size / n_all
             yield batch
-        self.agree(run, INPUT_ENDED)
+        self.agree(run, loop.INPUT_ENDED)
 
-    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
+    def make_step(self, run: Run, make: Callable[..., loop.Step]) -> loop.Step:
         """Return what takes a step together with the others."""
         return self._step(run)
 
-    def make_watched_step(self, run: Run) -> WatchedStep:
+    def make_watched_step(self, run: Run) -> loop.WatchedStep:
         """Return the same for steps of which hooks want the gradients."""
         return self._step(run)
 
     def _step(self, run: Run) -> Callable[..., Tensor]:
-        return functools.partial(train_step, run.spec, compute=self._compute_gradients)
+        return functools.partial(
+            loop.train_step, run.spec, compute=self._compute_gradients
+        )
 
     def _compute_gradients(
         self, spec: EstimatorSpec, features: Any, labels: Any
     ) -> Tensor:
+        # Those of the step before: DistributedDataParallel would add to them.
         for optimizer in spec.optimizers:
-            reset_gradients(optimizer)
+            loop.reset_gradients(optimizer)
         with self.peers.explained():
             loss = self._module(features, labels) * self._share
             loss.backward()
@@ -157,7 +152,7 @@ class _LossOf(nn.Module):
 
     def forward(self, features: Any, labels: Any) -> Tensor:
         loss: Any = self._spec.loss
-        return scalar_loss(loss(labels, self.network(features), features))
+        return loop.scalar_loss(loss(labels, self.network(features), features))
 
 
 def average_gradients(peers: Peers, tables: Sequence[Tensor], loss: Tensor) -> Tensor:
@@ -234,6 +229,7 @@ def _average_rows(
         _gathered(peers, values, n_values),
         strict=True,
     ):
+        # (n_rows of all ranks, ...): values of equal ids are summed by the optimizer.
         means = of_values.to(table.dtype).view(-1, *table.shape[1:]) / peers.size
         table.grad = torch.sparse_coo_tensor(
             of_ids[None], means, table.shape, is_coalesced=False, check_invariants=False
@@ -307,13 +303,13 @@ class LocalSGDReplica(SynchronousReplica):
         check_integer(sync_every, "sync_every", "LocalSGDReplica", minimum=1)
         self.sync_every = sync_every
 
-    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
+    def make_step(self, run: Run, make: Callable[..., loop.Step]) -> loop.Step:
         """Return what takes a step as in one process, and averages if it is time."""
         return self._synchronized(run, make())
 
-    def make_watched_step(self, run: Run) -> WatchedStep:
+    def make_watched_step(self, run: Run) -> loop.WatchedStep:
         """Return the same for steps of which hooks want the gradients."""
-        return self._synchronized(run, functools.partial(train_step, run.spec))
+        return self._synchronized(run, functools.partial(loop.train_step, run.spec))
 
     def _synchronized(self, run: Run, step: Callable[..., Tensor]) -> Any:
         def take(*args: Any) -> Tensor:
@@ -334,7 +330,7 @@ class LocalSGDReplica(SynchronousReplica):
     def _average(self, run: Run) -> None:
         if self.peers.size == 1:
             return
-        variables = list(trained_parameters(run.spec))
+        variables = list(loop.trained_parameters(run.spec))
         # They become views of one buffer, while the variables stay where they are.
         means = [nn.Parameter(v.detach(), requires_grad=False) for v in variables]
         with self.peers.explained():

@@ -214,6 +214,7 @@ def _check_feature(where: str, feature: Any) -> None:
     shape, dtype = feature["shape"], feature["dtype"]
     _require(bool(shape), f"{where} must have an axis of rows in its 'shape'.")
     _require(
+        # Open sizes are set by requests, whose cells a server limits itself.
         math.prod(size or 1 for size in shape[1:]) <= _MAX_CELLS,
         f"{where} has more than {_MAX_CELLS} values in a row: {shape}.",
     )
@@ -222,6 +223,7 @@ def _check_feature(where: str, feature: Any) -> None:
     are_names = isinstance(columns, list) and all(isinstance(c, str) for c in columns)
     fits = {
         "missing": _is_missing(feature.get("missing"), dtype),
+        # An empty one divides nothing.
         "delimiter": isinstance(feature.get("delimiter"), str) and feature["delimiter"],
         "texts_only": isinstance(feature.get("texts_only"), bool),
         "numbers_only": dtype == "string"
@@ -304,6 +306,7 @@ def latest(base: str | os.PathLike[str]) -> Path:
 def version_at(path: str | os.PathLike[str]) -> Path:
     """Return the directory of a version: `path` itself, or of several the newest in it."""
     directory = Path(path)
+    # Versions are folders of numbers, as TensorFlow Serving expects them.
     if not (directory / MANIFEST).exists() and list_versions(directory):
         return latest(directory)
     return directory
@@ -399,7 +402,7 @@ def _check_files(path: Path, manifest: Mapping[str, Any]) -> dict[str, int]:
     for name, size in sizes.items():
         try:
             found = _size(path / name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):  # "assets" may be a file
             raise ArtifactError(f"{str(path / name)!r} is missing.") from None
         _require(
             found == size,
@@ -420,10 +423,8 @@ def _names(path: Path) -> Iterable[str]:
 
 def _size(path: Path) -> int:
     """Return the size of a file that is one, and of JSON not too large to be parsed."""
-    try:
-        status = path.lstat()
-    except NotADirectoryError:
-        raise FileNotFoundError(path) from None
+    # lstat, which follows no link: one may lead to /dev/zero or out of the version.
+    status = path.lstat()
     _require(
         stat.S_ISREG(status.st_mode) and status.st_nlink == 1,
         f"{str(path)!r} must be a file of its own; a link may lead to files that do not "
@@ -447,6 +448,7 @@ def _read(path: Path, size: int) -> bytes:
 def digest_of(path: Path) -> str:
     """Return the SHA-256 digest of a file, which may be larger than the memory."""
     with path.open("rb") as file:
+        # Block by block; weights of 10 GiB are never in memory for it.
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -359,6 +359,7 @@ def _is_better(
     # What the present result lacks is told first: an older one may be of another program.
     new, old = _value(metric, current), _value(metric, best)
     is_better = new < old if mode == "min" else new > old
+    # No comparison with NaN holds: without this, a first NaN would stay the best.
     return is_better or (math.isnan(old) and not math.isnan(new))
 
 

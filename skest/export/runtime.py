@@ -132,6 +132,7 @@ class Model:
         """
         found = self._signature(signature)
         inputs, outputs = found["inputs"], found["outputs"]
+        # Of a table that has more than the model takes, the rest is left alone.
         columns = columns_of(table, list(inputs), self.parts)
         cells = {inputs[key]["tensor"]: values for key, values in columns.items()}
         names = [output["tensor"] for output in outputs.values()]

@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
         parser.error(text_of(error))
     # Told here, where the command was given, and not by 503 to the first client.
     for name, reason in server.refused.items():
+        # Else threads and port stay where a program calls this function.
         server.stop()
         parser.error(f"No version of {name!r} can be served: {reason}")
     # At once, even into a pipe: a script that started it waits for this line.
@@ -145,6 +146,7 @@ def _models(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _named(argument: str) -> tuple[str, str]:
+    # Only what can be a name counts as one: the path /data/rate=0.1 has "=", too.
     found = re.fullmatch(r"([\w.-]+)=(.+)", argument, re.ASCII | re.DOTALL)
     if found:
         return found[1], found[2]

@@ -242,8 +242,11 @@ def model_signatures(
             outputs |= {f"{name}/{kind}": output for kind, output in of_part.items()}
     elif head is not None:
         outputs = _of_task(predictions)
+    # _PREDICT_SERVING_KEY of tf.estimator (head/base_head.py).
     outputs["predict"] = "predict", predictions
     if given:
+        # `export_outputs` of tf.estimator.EstimatorSpec take the place of all but
+        # "predict".
         own_outputs = {
             name: (output.method, _resolved(name, output, predictions))
             for name, output in given.items()
@@ -296,6 +299,8 @@ def _resolved(name: str, output: Any, predictions: Tensors) -> dict[str, TensorI
         # TensorFlow fixes the types of these two kinds of answers, of others none.
         if output.method == "predict":
             continue
+        # As tf.estimator.export.ClassificationOutput: classes are strings, scores
+        # floats.
         kind = "string" if part == "classes" else "float"
         if not info.dtype.startswith(kind):
             raise ExportError(

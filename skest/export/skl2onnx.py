@@ -116,6 +116,7 @@ def _set_output_types(operator: Any) -> None:
     rows = operator.inputs[0].get_first_dimension()
     for name, variable in zip(_answers(model), operator.outputs, strict=True):
         tensor = found[name].type.tensor_type
+        # All outputs of the graph have the shape (n_rows, size).
         size = tensor.shape.dim[1].dim_value
         kind = kinds.get(tensor.elem_type, data_types.Int64TensorType)
         is_single = name == "labels" and size == 1
@@ -219,6 +220,7 @@ class _Wiring:
                 f"{list(by_name)}."
             )
         parts = [self._cast(name, each, wanted, spec) for each in self._inputs]
+        # As scikit-learn's ColumnTransformer gives them: (n_rows, n_features_in_).
         matrix = self.add("Concat", parts, axis=1)
         places = [order.index(key) for key in keys]
         if places == list(range(len(order))):

@@ -115,6 +115,7 @@ def _values(
         known = [*(word for word in known if word.strip() or may_miss), *others]
     elif spec.dtype == "int64" and spec.unit is None:
         known = known or [0, 1]
+    # About two of sixteen: most rows show what present values give.
     elif may_miss and draw.random() < 0.1:
         return None
     if spec.unit is not None and not known:

@@ -25,21 +25,11 @@ from skest.core.random import RunRandom
 from skest.engine.evaluation import predict_batch
 from skest.engine.model import ModelBuilder, restore
 from skest.exceptions import ArtifactError, ExportError
-from skest.export.artifact import (
-    MANIFEST,
-    MAX_ATOL,
-    MAX_JSON_BYTES,
-    MODEL,
-    SCHEMA,
-    WARMUP,
-    check_file_name,
-    digest_of,
-)
+from skest.export import artifact, warmup
 from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.model import OnnxGraph, spec_onnx
 from skest.export.onnx.tracing import BARE
 from skest.export.runtime import load
-from skest.export.warmup import by_output, cells_of, made_up_rows, rows_of
 from skest.keys import ModeKeys
 from skest.spec import EstimatorSpec
 
@@ -133,10 +123,10 @@ def write_export(
     OSError
         If it can't be written.
     """
-    if not 0 <= atol <= MAX_ATOL:
+    if not 0 <= atol <= artifact.MAX_ATOL:
         raise ValueError(
-            f"'atol' must be from 0 to {MAX_ATOL}; got {atol!r}. With verify=False the "
-            "export is not compared at all."
+            f"'atol' must be from 0 to {artifact.MAX_ATOL}; got {atol!r}. With "
+            "verify=False the export is not compared at all."
         )
     # Before a file is written: rows that the model refuses are told at once.
     tried = _tried(exported) if verify else None
@@ -173,7 +163,7 @@ def export_checkpoint(
     """
     step = checkpoint.global_step
     manifest = {
-        "format": SCHEMA,
+        "format": artifact.SCHEMA,
         "kind": "checkpoint",
         "global_step": step,
         "assets": sorted(assets),
@@ -182,7 +172,9 @@ def export_checkpoint(
     def write(directory: Path) -> None:
         # Slots of Adam are twice as large as the model, and nobody predicts with them.
         write_checkpoint(Checkpoint(step, checkpoint.variables), directory)
-        (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), "utf-8")
+        (directory / artifact.MANIFEST).write_text(
+            json.dumps(manifest, indent=1), "utf-8"
+        )
         if verify:
             read_checkpoint(directory)
 
@@ -196,14 +188,16 @@ def _publish(
     write: Callable[[Path], Any],
 ) -> Path:
     """Write a version with its assets, which appears when it is complete."""
-    if (Path(base) / MANIFEST).exists():  # which would not be what was exported then
+    if (
+        Path(base) / artifact.MANIFEST
+    ).exists():  # which would not be what was exported then
         raise ValueError(
             f"{str(base)!r} is a version, of which nothing may change. Give the directory "
             f"of the versions to 'export', {str(Path(base).parent)!r}."
         )
     # Before anything is written, and not after a graph of gigabytes.
     for name, source in assets.items():
-        check_file_name(f"assets/{name}")
+        artifact.check_file_name(f"assets/{name}")
         if not Path(source).is_file():
             raise ValueError(
                 f"'assets' has no file {str(source)!r} to copy as {name!r}."
@@ -212,6 +206,7 @@ def _publish(
     # The description comes last, because it lists all files.
     def fill(directory: Path) -> None:
         if assets:
+            # `assets_extra` of tf.estimator, which go to assets.extra/ of a SavedModel.
             (directory / "assets").mkdir()
         for name, source in assets.items():
             shutil.copyfile(source, directory / "assets" / name)
@@ -227,16 +222,19 @@ def _write_model(proto: Any, directory: Path) -> None:
 
     size = sum(tensor.ByteSize() for tensor in proto.graph.initializer)
     onnx.save_model(
-        proto, directory / MODEL, save_as_external_data=size > _LARGE, location=_WEIGHTS
+        proto,
+        directory / artifact.MODEL,
+        save_as_external_data=size > _LARGE,
+        location=_WEIGHTS,
     )
     if size > _LARGE:  # onnx keeps it from all others, whatever the umask is
-        (directory / _WEIGHTS).chmod((directory / MODEL).stat().st_mode)
+        (directory / _WEIGHTS).chmod((directory / artifact.MODEL).stat().st_mode)
 
 
 def _manifest(exported: Exported) -> dict[str, Any]:
     model = exported.model
     return {
-        "schema": SCHEMA,
+        "schema": artifact.SCHEMA,
         "kind": "onnx",
         "created": int(time.time()),
         "model": {
@@ -256,10 +254,13 @@ def _write(directory: Path, manifest: dict[str, Any]) -> None:
     files = manifest["files"]  # what is listed stays as it is, and is read once
     for path in sorted(directory.rglob("*")):
         name = str(path.relative_to(directory))
-        if path.is_file() and name not in (MANIFEST, *files):
-            files[name] = {"size": path.stat().st_size, "sha256": digest_of(path)}
+        if path.is_file() and name not in (artifact.MANIFEST, *files):
+            files[name] = {
+                "size": path.stat().st_size,
+                "sha256": artifact.digest_of(path),
+            }
     text = json.dumps(manifest, indent=1, allow_nan=False, ensure_ascii=False)
-    (directory / MANIFEST).write_text(text, encoding="utf-8")
+    (directory / artifact.MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
@@ -267,8 +268,9 @@ def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
     model, predict = exported.model, exported.predict
     if exported.example is None:
         known = {**exported.known, **model.words}
-        return made_up_rows(known, model.inputs, predict)
-    rows = rows_of(exported.example, model.inputs)
+        # Not rows of the training: a version goes to people who may not see these.
+        return warmup.made_up_rows(known, model.inputs, predict)
+    rows = warmup.rows_of(exported.example, model.inputs)
     return rows, predict(rows)
 
 
@@ -281,6 +283,7 @@ def _compare(
         loaded = load(directory, verify=False)
     except ArtifactError as error:
         raise ExportError(f"What was exported can't be loaded: {error}") from error
+    # From raw cells, as a client will: parsing and look-ups are compared, too.
     found = loaded.run(rows, "predict")
     # Numbers may differ by rounding; classes and ids have no "nearly".
     largest = 0.0
@@ -318,9 +321,11 @@ def _record(
             "inputs": {name: cells[:n_rows] for name, cells in rows.items()},
             "outputs": {name: cells[:n_rows] for name, cells in outputs.items()},
         }
+        # Python's NaN and Infinity are no JSON, and other engines test themselves by
+        # it.
         text = json.dumps(recorded, allow_nan=False, ensure_ascii=False).encode()
-        if len(text) <= MAX_JSON_BYTES:
-            (directory / WARMUP).write_bytes(text)
+        if len(text) <= artifact.MAX_JSON_BYTES:
+            (directory / artifact.WARMUP).write_bytes(text)
             break
         # Some rows test a model as well as all of them; `load` reads no larger file.
         n_rows //= 2
@@ -376,6 +381,7 @@ def export_estimator(
         Directory of the versions.
     """
     check_format(format)
+    # Reading a large one takes long: what is wrong with the format is told before.
     checkpoint = find_checkpoint()
     if format == "checkpoint":
         return export_checkpoint(checkpoint, base, assets, verify)
@@ -411,12 +417,14 @@ def _expected(
     """Return what the signature "predict" should."""
     inputs = model.inputs
     if spec.encode is not None:
-        encoded: Any = spec.encode({s.key: cells_of(s, rows[s.name]) for s in inputs})
+        encoded: Any = spec.encode(
+            {s.key: warmup.cells_of(s, rows[s.name]) for s in inputs}
+        )
     else:
         tensors = {s.key: _tensor(spec, s, rows[s.name]) for s in inputs}
         encoded = tensors[BARE] if list(tensors) == [BARE] else tensors
     with torch.no_grad():
-        found = by_output(predict_batch(spec, encoded, None))
+        found = warmup.by_output(predict_batch(spec, encoded, None))
     # `export_outputs` may call predictions otherwise, as the graph then does.
     own = (spec.export_outputs or {}).get("predict")
     # What only the graph has, such as `labels`, is not compared.
@@ -427,6 +435,7 @@ def _expected(
 
 def _tensor(spec: EstimatorSpec, given: InputSpec, cells: list[Any]) -> torch.Tensor:
     array = np.asarray(cells, given.dtype)
+    # Of no rows, NumPy can't tell the other axes.
     shape = [len(cells), *[size or 0 for size in given.shape[1:]]]
     tensor = torch.from_numpy(array.reshape(shape))
     return tensor.to(spec.dtype) if tensor.is_floating_point() else tensor

@@ -2,7 +2,6 @@
 """Jobs for other processes."""
 
 import os
-import threading
 
 import numpy as np
 import pandas as pd
@@ -30,13 +29,6 @@ def test_data_and_what_is_defined_in_a_function_travel():
     assert back["arrays"]["empty"].shape == (0, 4)
     assert back["n"] == back["made"].value == 3
     assert back["function"](2) == 6
-
-
-@pytest.mark.parametrize("value", [threading.Lock(), (i for i in range(3))])
-def test_what_cannot_be_sent_is_named(value):
-    match = f"^'x' can't be sent .* cannot pickle .*{type(value).__name__}.* leave out"
-    with pytest.raises(TypeError, match=match):
-        write_job(total, {"fine": 1, "x": lambda: value})
 
 
 def test_files_have_no_name_and_their_room(monkeypatch):

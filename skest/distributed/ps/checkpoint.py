@@ -73,10 +73,13 @@ class ServedTensor:
     def __getitem__(self, block: slice) -> Tensor:
         first, stop, _ = block.indices(self.shape[0])
         n_rows = max(0, stop - first)
+        # Zeros: of holders that are None nothing will come.
         found = torch.zeros((n_rows, *self.shape[1:]), dtype=self.dtype)
         # As a whole, it might be larger than a message can be.
         for start, rows in blocks(found, _BLOCK_BYTES):
             self._fetch(first + start, rows)
+        # Here, where all rows of a checkpoint pass by: nothing reads a table twice for
+        # it.
         if self._refuse_nan and found.isnan().any():
             raise NanLossDuringTrainingError(
                 f"The variable {variable_of(self._name)!r} is NaN in the parameter "
@@ -154,6 +157,7 @@ def snapshot(
     refuse_nan : bool, default=False
         Whether to read a variable that is NaN is an error.
     """
+    # All of them before the first fetch: the parts are of nearly the same step.
     replies = client.ask_all(Message(Op.SNAPSHOT, control={"kinds": list(kinds)}))
     contents = [
         {name: (dtype, shape) for name, dtype, shape in reply.control["tensors"]}
@@ -254,6 +258,7 @@ def state_of(
     saved : Checkpoint, default=None
         Of this model: it has variables and slots. None is what they are in this process.
     """
+    # Rates are those of now, also after a restart with another learning rate.
     descriptions, slots = described(network, optimizers)
     values: Mapping[str, Tensor] = unique_state(network)
     if saved is not None:
@@ -291,6 +296,7 @@ def upload(client: PSClient, variables: Variables, state: Part, step: int) -> No
         for ps in range(num_ps) if v.ps == -1 else [v.ps]:
             shape = [*tensor.shape]
             if v.ps == -1 and tensor.shape == v.shape:
+                # A slot of rows is divided as its table is.
                 shape[0] = n_rows_of(shape[0], ps, num_ps)
             contents[ps].append([name, name_of_dtype(tensor.dtype), shape])
     # Servers make room first, and refuse what they can't hold before it is sent.

@@ -117,6 +117,7 @@ class Session:
             self._socket.sendall(own)
         except OSError as error:
             raise self._lost(error) from error
+        # Both send first and read then: neither waits for the other to begin.
         self._read(memoryview(found), self.timeout)
         if not found.startswith(_GREETING):
             raise RefusedError(
@@ -182,6 +183,7 @@ class Session:
         WireError
             If what comes is not what the protocol allows, or not from the other end.
         """
+        # The code lies before what it signs; where the message ends, the header says.
         begin = torch.empty(MAC_BYTES + HEADER_BYTES, dtype=torch.uint8)
         self._read(_view(begin), timeout)
         code, header = begin[:MAC_BYTES], begin[MAC_BYTES:]
@@ -388,6 +390,7 @@ def listen(address: str, secret: str | None) -> socket.socket:
                 "addresses of a machine: the cluster must have one that other tasks can "
                 "connect to."
             )
+        # At one address, not at all: a machine may be in a network that is not trusted.
         opened = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
@@ -458,6 +461,7 @@ class PSClient:
         RefusedError
             If one refuses.
         """
+        # Called again until all servers are ready: sessions that stand are kept.
         for ps, address in enumerate(self.addresses):
             if ps not in self._sessions:
                 self._sessions[ps] = connect(

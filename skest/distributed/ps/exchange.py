@@ -39,6 +39,7 @@ class _Dense:
     def gradients(self) -> list[Tensor]:
         """Return which of the variables have a gradient, and all gradients."""
         there = [i for i, p in enumerate(self._members) if p.grad is not None]
+        # No gradient is not one of zeros: Adam and momentum move a variable by those.
         present = torch.zeros(len(self._members), dtype=torch.uint8)
         if there:
             present[there] = 1
@@ -120,6 +121,7 @@ class Exchange:
         requests = {}
         for ps in range(self._num_ps):
             counts = [0] * len(self.rows)
+            # Ascending by the number of the table, as the server divides them.
             of_tables = [shares[ps][0] for shares in split.values()]
             for n, of_table in zip(split, of_tables, strict=True):
                 counts[n] = len(of_table)

@@ -106,6 +106,7 @@ def pack(
         If the message is larger than `limit`.
     """
     control = json.dumps(message.control).encode() if message.control else b""
+    # Filled up, so that the tensors behind it are aligned.
     n_control = _padded(len(control))
     sizes = [tensor.numel() * tensor.element_size() for tensor in message.payload]
     n_payload = sum(map(_padded, sizes))

@@ -163,6 +163,8 @@ class Shard:
                 self._parameters[name].grad = gradient
             for optimizer in self._optimizers:
                 if optimizer is not None:
+                    # As in one process, all optimizers see the gradients of the same
+                    # step.
                     optimizer.step()
         finally:
             # The next push may have none for them, and optimizers pass over what has none.
@@ -189,6 +191,7 @@ class Shard:
         for i, (description, optimizer) in enumerate(
             zip(self._descriptions, self._optimizers, strict=True)
         ):
+            # Slots may have come since, with the first step.
             now = dict(description)
             if optimizer is not None and held:
                 slots, state = named_state(optimizer, self._parameters)
@@ -287,6 +290,7 @@ def held_description(
 ) -> dict[str, Any]:
     """Return the description of an optimizer with what one server has."""
     held = {v.name for v in variables.all if v.ps in (-1, ps)}
+    # A copy: the same description goes to every server.
     part = dict(description)
     part["param_groups"] = [
         {**group, "params": [n for n in group["params"] if n in held]}
@@ -335,6 +339,7 @@ def rebuilt_optimizer(
         }
         for group in description["param_groups"]
     ]
+    # torch.optim refuses an empty list; a server may have none of its variables.
     if not any(group["params"] for group in groups):
         return None
     cls = _class(description["module"], description["class"])

@@ -57,8 +57,10 @@ class LazyZeros:
             return
         options = {}
         if hasattr(mmap, "MAP_PRIVATE"):
+            # Anonymous pages are zeros, and take memory from the first write on.
             options["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NOT_RESERVED
         self._memory = mmap.mmap(-1, n_bytes, **options)
+        # The tensor holds the map, which lives as long as it does.
         flat = torch.frombuffer(self._memory, dtype=dtype)
         self.tensor = flat.view(tuple(shape))
 
@@ -339,6 +341,8 @@ class RemoteRows:
         for handle in self._handles:
             handle.remove()
         for table in self._tables:
+            # The network may be used on, as for an evaluation, when the servers are
+            # gone.
             delattr(table.parameter, _BRING)
 
     def _check_brought(self, ids: dict[int, Tensor]) -> None:
@@ -430,6 +434,7 @@ class RemoteRows:
             self._plan[number, path, with_first] = None
         table = self._tables[number]
         missing = table.missing(_rows(ids, with_first), self._step)
+        # An exchange of its own: this look-up was not known before the step.
         if len(missing):
             self._fetch(self._distinct({number: missing}).ids)
         self._lookups[lookup] = ids
@@ -444,6 +449,7 @@ class _Table:
         self.values = self._memory.tensor
         self._brought_at = brought_at[: len(self.values)]
         self._n_brought = 0
+        # The optimizer and the modules hold this very parameter, at its full shape.
         parameter.data = self.values
 
     def bytes_held(self) -> int:

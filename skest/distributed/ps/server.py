@@ -278,6 +278,7 @@ class ParameterServer:
         with self._updating, self._lock:
             if self._shard is not None:
                 raise ValueError("it has variables already, of another chief")
+            # It counts on from the step of the checkpoint.
             self._shard, self.step = shard, int(control["step"])
         return self.reply()
 

@@ -81,6 +81,8 @@ class Variables:
                     *(name, kinds[name], tuple(tensor.shape)),
                     *(name_of_dtype(tensor.dtype), places.get(name, -1)),
                 )
+                # By name: who builds a network in another order still agrees on places
+                # in buffers.
                 for name, tensor in sorted(tensors.items())
             ),
         )
@@ -108,6 +110,7 @@ class Variables:
                 v.name: torch.Size(v.shape).numel() * dtype_named(v.dtype).itemsize
                 for v in self.of_kind("dense", ps)
             }
+            # Gradients are as large as their variables.
             if sum(sizes.values()) <= limit:
                 continue
             largest = max(sizes, key=lambda name: sizes[name])
@@ -164,6 +167,7 @@ def layout_of(variables: Sequence[Variable]) -> Layout:
 
 def variable_of(key: str) -> str:
     """Return the name of the variable in a key of `Part.tensors`."""
+    # A name may have both; before the first colon and behind the last slash is none.
     owner, _, rest = key.partition(":")
     return rest if owner == "variable" else rest.rpartition("/")[0]
 
@@ -179,6 +183,7 @@ def unique_state(network: nn.Module) -> dict[str, Tensor]:
     }
     for name, tensor in network.state_dict(keep_vars=True).items():
         if isinstance(tensor, Tensor):
+            # Buffers come behind the parameters; what is there already is a tied name.
             found.setdefault(id(tensor), (name, tensor))
     return dict(found.values())
 

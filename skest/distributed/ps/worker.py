@@ -24,16 +24,7 @@ from skest.distributed.ps.exchange import Exchange
 from skest.distributed.ps.messages import LIMIT, Message, Op
 from skest.distributed.ps.rows import TablesElsewhere
 from skest.distributed.ps.variables import Variables, aliases, hidden, unique_state
-from skest.engine.loop import (
-    INPUT_ENDED,
-    Halves,
-    Replica,
-    Step,
-    WatchedStep,
-    clip_trained,
-    compute_gradients,
-    move_to_step,
-)
+from skest.engine import loop
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run, Timer
 from skest.inputs.input_context import InputContext
@@ -42,6 +33,7 @@ from skest.spec import EstimatorSpec
 
 _logger = logging.getLogger("skest")
 
+# Between two questions to servers: every task asks, and they have work to do.
 _PAUSE = 0.1
 _CHIEF_STOPPED = "the chief asked all tasks to stop"
 
@@ -50,7 +42,7 @@ class TrainingOverError(Exception):
     """What a task waits for will not come, and need not: the training has ended."""
 
 
-class AsyncReplica(Replica):
+class AsyncReplica(loop.Replica):
     """A worker, or the chief, of a training with parameter servers.
 
     Every step reads the variables from the servers, computes gradients with them, and
@@ -155,12 +147,14 @@ class AsyncReplica(Replica):
         """Let a model be built whose tables are elsewhere, unless they are drawn here."""
         if self.is_chief and self._resumed_from is None:
             return contextlib.nullcontext()
+        # Values come from the checkpoint, or are drawn by the chief.
         return TablesElsewhere()
 
     def begin(self, run: Run) -> None:
         """Attach to the servers; the chief gives them variables if they have none."""
         spec, n_ps = run.spec, len(self.client.addresses)
         self._variables = Variables.of(run.network, spec.optimizers, n_ps)
+        # Before anything is sent: the error names the variable that is too large.
         self._variables.check_sizes(LIMIT)
         self._model_dir = run.model_dir
         self._attach(run)
@@ -174,7 +168,7 @@ class AsyncReplica(Replica):
             if not isinstance(scheduler, FunctionLR):
                 # Steps are taken in servers; torch would warn that there are none.
                 vars(scheduler.optimizer)["_opt_called"] = True
-        move_to_step(run, self.client.step)
+        loop.move_to_step(run, self.client.step)
         if self.is_chief:
             if run.model_dir is not None:
                 run.save_by = self._save
@@ -184,19 +178,19 @@ class AsyncReplica(Replica):
                 self._log.mark(run.global_step)
         self._stop_if_asked(run)
 
-    def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
+    def make_step(self, run: Run, make: Callable[..., loop.Step]) -> loop.Step:
         """Return what takes a step: read, compute gradients, send them.
 
         Gradients are recorded if all rows come before they are computed. If some are
         read by ids that the batch does not have as they are, steps stay eager: to look
         for rows that are missing depends on data, which the recording tells.
         """
-        gradients = make(halves=Halves(compute_gradients, _leave_to_servers))
+        gradients = make(halves=loop.Halves(loop.compute_gradients, _leave_to_servers))
         return functools.partial(self._step, run, gradients)
 
-    def make_watched_step(self, run: Run) -> WatchedStep:
+    def make_watched_step(self, run: Run) -> loop.WatchedStep:
         """Return what takes a step and shows its gradients before they are sent."""
-        gradients = functools.partial(compute_gradients, run.spec)
+        gradients = functools.partial(loop.compute_gradients, run.spec)
         return functools.partial(self._step, run, gradients)
 
     def steps_taken(self, run: Run) -> int:
@@ -246,10 +240,10 @@ class AsyncReplica(Replica):
             # Or the chief would wait for it until its lease has run out.
             self.client.ask_all(Message(Op.BYE))
             return
-        if run.stop_reason != INPUT_ENDED:  # else others may have more of it
+        if run.stop_reason != loop.INPUT_ENDED:  # else others may have more of it
             self.client.ask_all(Message(Op.STOP))
         self._wait_for_workers(run)
-        move_to_step(run, max(self.client.step, run.global_step))
+        loop.move_to_step(run, max(self.client.step, run.global_step))
 
     def leave(self, run: Run) -> None:
         """End the servers, if this is the chief."""
@@ -341,7 +335,7 @@ class AsyncReplica(Replica):
     def _step(
         self,
         run: Run,
-        gradients: Step,
+        gradients: loop.Step,
         features: Any,
         labels: Any,
         after_backward: Callable[[], None] | None = None,
@@ -352,12 +346,13 @@ class AsyncReplica(Replica):
             after_backward()
         # Here, as the train_op of a worker of tf.estimator does: a server has a part of
         # the gradients, and can't tell their norm.
-        clip_trained(run.spec)
+        loop.clip_trained(run.spec)
         self._exchange.push()
         return loss
 
     def _log_tasks(self, timer: Timer) -> None:
         """Log how many tasks train, how fast, and how late their gradients come."""
+        # Each push goes to all servers, so that one knows of all.
         tasks = self.client.ask(0, Message(Op.STATS)).control["tasks"]
         counts: Counter[int] = Counter()
         for task in tasks:

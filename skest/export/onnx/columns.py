@@ -12,43 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from skest.export.onnx import numbers
 from skest.export.onnx.graph import STRING, Graph, Value, concat, where
 from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
-from skest.export.onnx.numbers import (
-    Numbers,
-    as_value,
-    date_part,
-    filled_and_scaled,
-    n_reached,
-    with_indicators,
-)
 from skest.export.raw_values import BLANKS
-from skest.feature_columns.base import (
-    CategoricalColumn,
-    CategoricalOver,
-    FeatureColumn,
-    OverCategorical,
-)
+from skest.feature_columns import base, categorical, crossed, sequence
 from skest.feature_columns.bucketized import BucketizedColumn
-from skest.feature_columns.categorical import (
-    HashBucketColumn,
-    IdentityColumn,
-    KeyedCategoricalColumn,
-)
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.crossed import (
-    MULTIPLIER,
-    SHIFT,
-    CrossedColumn,
-    WeightedCategoricalColumn,
-)
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.sequence import (
-    SequenceCategoricalColumn,
-    SequenceNumericColumn,
-)
 from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
@@ -58,7 +31,7 @@ from skest.feature_columns.target_statistics import TargetStatisticsColumn
 from skest.feature_columns.vocabulary import VocabularyColumn
 
 # Before 1.20, ONNX Runtime multiplies no uint64; the bits of the product are the same.
-_MULTIPLIER = MULTIPLIER.astype(np.int64)
+_MULTIPLIER = crossed.MULTIPLIER.astype(np.int64)
 
 
 def bucket_ids(values: Value, n_buckets: int) -> Value:
@@ -100,7 +73,7 @@ def _string_hashes(values: Value, seed: int = 0) -> Value:
 
 def _shift_mix(value: Value) -> Value:
     bits = value.cast(np.uint64)
-    return (bits ^ bits.shifted(int(SHIFT), "RIGHT")).cast(np.int64)
+    return (bits ^ bits.shifted(int(crossed.SHIFT), "RIGHT")).cast(np.int64)
 
 
 # An id for what is not in the vocabulary, until it gets its bucket.
@@ -131,7 +104,7 @@ class EveryId(NamedTuple):
     size: int
 
 
-Encoded = dict[str, Value | Numbers | Ids | EveryId]
+Encoded = dict[str, Value | numbers.Numbers | Ids | EveryId]
 
 
 def encode(columns: FeatureColumns, inputs: Inputs, dtype: Any) -> Encoded:
@@ -202,7 +175,7 @@ def _encoded(column: Any, inputs: Inputs) -> Encoded:
 
 
 @_encoded.register
-def _(column: OverCategorical, inputs: Inputs) -> Encoded:
+def _(column: base.OverCategorical, inputs: Inputs) -> Encoded:
     return _encoded(column.categorical, inputs)
 
 
@@ -213,7 +186,7 @@ def _(column: SharedEmbeddingColumn, inputs: Inputs) -> Encoded:
 
 
 @_encoded.register
-def _(column: CategoricalColumn, inputs: Inputs) -> Encoded:
+def _(column: base.CategoricalColumn, inputs: Inputs) -> Encoded:
     return {column.encoded_key: _ids(column, inputs)}
 
 
@@ -222,13 +195,17 @@ def _(column: CategoricalColumn, inputs: Inputs) -> Encoded:
 
 @_encoded.register
 def _(column: NumericColumn, inputs: Inputs) -> Encoded:
-    return {column.encoded_key: with_indicators(column, _flat_cells(column, inputs))}
+    return {
+        column.encoded_key: numbers.with_indicators(column, _flat_cells(column, inputs))
+    }
 
 
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
     raw = inputs.numbers(column.key)
     if isinstance(column, ParsedColumn) and column.parse != "number":
-        return where(raw.equals(NO_INTEGER), np.nan, date_part(raw, column.parse))
+        return where(
+            raw.equals(NO_INTEGER), np.nan, numbers.date_part(raw, column.parse)
+        )
     if raw.dtype == STRING:  # which other columns read as categories
         raw = where(_is_none_of(raw, BLANKS), raw, "nan").cast(np.float64)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
@@ -244,20 +221,22 @@ def _(column: PeriodicColumn, inputs: Inputs) -> Encoded:
 def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
     source = column.source
     raw = _flat_cells(source, inputs)
-    values = filled_and_scaled(source, raw).cast(column._float)
+    values = numbers.filled_and_scaled(source, raw).cast(column._float)
     n_edges = [len(edges) for edges in column.edges]
     # Edges that an element has not are beyond all numbers.
     edges = np.full((source.n_elements, max(n_edges)), np.inf, column._float)
     for row, own in zip(edges, column.edges, strict=True):
         row[: len(own)] = own
     last = np.array(n_edges) - (1 if column.encoding == "onehot" else 2)
-    found = n_reached(values, edges) - 1
+    # An edge belongs to the bin on its right, as with searchsorted(side="right").
+    found = numbers.n_reached(values, edges) - 1
     bins = found.clip(0, last)
     if column.encoding == "onehot":
         fractions = values.constant(0).expanded(bins.length(0), source.n_elements)
     else:
         with np.errstate(invalid="ignore"):
             widths = np.diff(edges, append=np.inf)
+        # The edges of all elements are one table, of shape (n_elements * n_edges,).
         places = bins + edges.shape[1] * np.arange(source.n_elements)
         starts, width = (
             values.constant(a.ravel()).take(places) for a in (edges, widths)
@@ -271,7 +250,7 @@ def _(column: PiecewiseLinearColumn, inputs: Inputs) -> Encoded:
 
 
 @_encoded.register
-def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
+def _(column: sequence.SequenceNumericColumn, inputs: Inputs) -> Encoded:
     raw = inputs.numbers(column.key)
     if column.cell_shape == (1,):
         raw = raw.unsqueeze(2)
@@ -281,11 +260,11 @@ def _(column: SequenceNumericColumn, inputs: Inputs) -> Encoded:
     present = (~raw.is_nan()).cast(np.int64).max(axis=2).cast(bool)
     lengths = _lengths(present)
     inside = _positions(raw, 0) < lengths.unsqueeze(1)
-    numbers = as_value(with_indicators(column, raw))
+    steps = numbers.as_value(numbers.with_indicators(column, raw))
     # The column itself pads shorter sequences with this.
     default = column.default_value
     fill = default if isinstance(default, int | float) else 0.0
-    padded = where(inside.unsqueeze(2), numbers, fill)
+    padded = where(inside.unsqueeze(2), steps, fill)
     return {column.encoded_key: padded, column.length_key: lengths}
 
 
@@ -321,10 +300,10 @@ def _(column: TargetStatisticsColumn, inputs: Inputs) -> Encoded:
 
 @_encoded.register
 def _(column: TargetRidgeColumn, inputs: Inputs) -> Encoded:
-    categorical, graph = column.categorical, inputs.graph
-    encoded: dict[str, Any] = _encoded(categorical, inputs)
-    ids = encoded[categorical.encoded_key]
-    weights: Any = encoded.get(str(categorical.weight_key))
+    source, graph = column.categorical, inputs.graph
+    encoded: dict[str, Any] = _encoded(source, inputs)
+    ids = encoded[source.encoded_key]
+    weights: Any = encoded.get(str(source.weight_key))
     coefficients = column.coefficients_
     if isinstance(ids, EveryId):
         of_cells = weights * column.rarity_
@@ -338,6 +317,7 @@ def _(column: TargetRidgeColumn, inputs: Inputs) -> Encoded:
             weights = of_cells
         else:
             of_cells = of_cells * weights
+        # (n_rows, n_values, n_outputs), of which each row is summed over its values.
         table = graph.constant(np.pad(coefficients, ((0, 1), (0, 0)))).take(places)
         scores = (of_cells.unsqueeze(2) * table).sum(1)
     square = (of_cells * of_cells).sum(1, keepdims=True)
@@ -345,8 +325,8 @@ def _(column: TargetRidgeColumn, inputs: Inputs) -> Encoded:
     length = where(square.equals(0), 1, square).apply("Sqrt")
     counts = (~weights.equals(0)).cast(scores.dtype).sum(1, keepdims=True)
     scaled = ((counts + 1).apply("Log") - column.count_center_) / column.count_scale_
-    numbers = concat([scores / length + column.intercept_, scaled], axis=1)
-    return {column.encoded_key: numbers.cast(np.float32)}
+    found = concat([scores / length + column.intercept_, scaled], axis=1)
+    return {column.encoded_key: found.cast(np.float32)}
 
 
 # Categories
@@ -359,12 +339,12 @@ def _ids(column: Any, inputs: Inputs) -> Ids:
 
 
 @_ids.register
-def _(column: CategoricalOver, inputs: Inputs) -> Ids:
+def _(column: base.CategoricalOver, inputs: Inputs) -> Ids:
     return _ids(column.categorical, inputs)
 
 
 @_ids.register
-def _(column: KeyedCategoricalColumn, inputs: Inputs) -> Ids:
+def _(column: categorical.KeyedCategoricalColumn, inputs: Inputs) -> Ids:
     cells = inputs.category(column.key, column.delimiter)
     present = _is_none_of(cells.values, cells.missing)
     ids = _ids_of(column, cells, present)
@@ -401,16 +381,17 @@ def _ids_of(column: Any, cells: Category, present: Value) -> Value:
 
 
 @_ids_of.register
-def _(column: IdentityColumn, cells: Category, present: Value) -> Value:
+def _(column: categorical.IdentityColumn, cells: Category, present: Value) -> Value:
     values = cells.values
     inside = (values >= 0) & (values < column.num_buckets)
     if column.default_value is None:
+        # There the column raises an error, which a graph can't; it gives no id.
         return where(inside, values, -1)
     return where(present, where(inside, values, column.default_value), -1)
 
 
 @_ids_of.register
-def _(column: HashBucketColumn, cells: Category, present: Value) -> Value:
+def _(column: categorical.HashBucketColumn, cells: Category, present: Value) -> Value:
     return where(present, bucket_ids(cells.values, column.hash_bucket_size), -1)
 
 
@@ -423,6 +404,7 @@ def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
     ids = _looked_up(cells.values, vocabulary, _UNKNOWN if n_spread else default)
     if not n_spread:
         return ids
+    # As index_table_from_tensor of TensorFlow: the buckets come behind the vocabulary.
     spread = bucket_ids(cells.values, n_spread) + len(column.vocabulary)
     return where(ids.equals(_UNKNOWN), spread, ids)
 
@@ -431,9 +413,10 @@ def _(column: VocabularyColumn, cells: Category, present: Value) -> Value:
 def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
     source, cuts = column.source, column.cuts
     raw = _flat_cells(source, inputs)
-    values = filled_and_scaled(source, raw)
-    ids = n_reached(values, cuts)
+    values = numbers.filled_and_scaled(source, raw)
+    ids = numbers.n_reached(values, cuts)
     if source.default_value is None and raw.dtype.kind == "f":
+        # The bucket of missing numbers is the one behind the last.
         ids = where(raw.is_nan(), len(cuts), ids)
     if source.n_elements > 1:
         # Each element of a vector has buckets of its own, one behind the other.
@@ -442,7 +425,7 @@ def _(column: BucketizedColumn, inputs: Inputs) -> Ids:
 
 
 @_ids.register
-def _(column: CrossedColumn, inputs: Inputs) -> Ids:
+def _(column: crossed.CrossedColumn, inputs: Inputs) -> Ids:
     first, *others = (_int64_keys_of(key, inputs) for key in column.hashed_keys)
     start = first.values.constant(column.first_hash.view(np.int64))
     hashes, present, width = first._replace(
@@ -454,6 +437,7 @@ def _(column: CrossedColumn, inputs: Inputs) -> Ids:
             present = present & keys.present
         else:
             hashes = fingerprint_cat64(hashes.unsqueeze(2), keys.values.unsqueeze(1))
+            # Each with each: (n_rows, n, m) becomes (n_rows, n * m).
             hashes = hashes.flatten()
             present = (present.unsqueeze(2) & keys.present.unsqueeze(1)).flatten()
         is_fixed = width is not None and keys.width is not None
@@ -466,7 +450,7 @@ def _(column: CrossedColumn, inputs: Inputs) -> Ids:
 
 def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:
     """Return 64-bit keys in place of ids; values without an id are crossed, too."""
-    if isinstance(key, FeatureColumn):
+    if isinstance(key, base.FeatureColumn):
         return _ids(key, inputs)
     cells = inputs.category(key)
     present = _is_none_of(cells.values, (cells.no_value,))
@@ -474,14 +458,15 @@ def _int64_keys_of(key: Any, inputs: Inputs) -> Ids:
 
 
 @_encoded.register
-def _(column: SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
+def _(column: sequence.SequenceCategoricalColumn, inputs: Inputs) -> Encoded:
     ids = _ids(column, inputs)
+    # By what is present, not by ids: an unknown word is a step, too.
     lengths = _lengths(ids.present)
     return {column.encoded_key: ids, column.length_key: lengths}
 
 
 @_encoded.register
-def _(column: WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
+def _(column: crossed.WeightedCategoricalColumn, inputs: Inputs) -> Encoded:
     ids = _ids(column, inputs)
     raw = inputs.numbers(column.weight_feature_key)
     # Behind the values raw weights are NaN, and so would be every sum.

@@ -165,6 +165,7 @@ class Value:
 
     def flatten(self) -> "Value":
         """Return the elements of each row in one axis."""
+        # All axes behind the first become one: (n_rows, -1).
         return self.graph.add("Flatten", self, ndim=2, axis=1)
 
     def reshape(self, *shape: int) -> "Value":
@@ -302,6 +303,7 @@ class Graph:
         array = np.asarray(value)
         # The bytes of an array of objects are addresses.
         content = tuple(array.ravel()) if array.dtype == STRING else array.tobytes()
+        # By type and shape, too: 0 and 0.0, and () and (1,), have the same bytes.
         key = ("constant", array.dtype.str, array.shape, content)
         if key not in self._known:
             self._known[key] = (self._initializer("constant", array),)
@@ -396,6 +398,7 @@ class Graph:
 def where(condition: Value, a: Any, b: Any) -> Value:
     """Return elements of `a` where a condition holds, else of `b`; one is a Value."""
     like = a if isinstance(a, Value) else b
+    # A number takes the type of the other branch: ONNX casts nothing by itself.
     a, b = like._operand(a), like._operand(b)
     return condition.graph.add("Where", condition, a, b, dtype=a.dtype)
 

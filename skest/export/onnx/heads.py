@@ -13,16 +13,12 @@ from torch import nn
 
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import Value, concat
+from skest.heads import regression
 from skest.heads.base import Head
 from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.labels import class_names
 from skest.heads.multi_head import MultiHead
 from skest.heads.multi_label import MultiLabelHead
-from skest.heads.regression import (
-    LogisticRegressionHead,
-    PoissonRegressionHead,
-    RegressionHead,
-)
 from skest.heads.sampled_softmax import SampledSoftmaxHead
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import PredictionKeys
@@ -56,6 +52,7 @@ def _tanh(x: Value, _: Any) -> Value:
 
 
 def _gelu(x: Value, module: nn.GELU) -> Value:
+    # Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415, section 2.
     if module.approximate != "none":
         inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
         return x * 0.5 * (inner.apply("Tanh") + 1)
@@ -70,6 +67,7 @@ _MODULES: dict[type[nn.Module], Callable[[Value, Any], Value]] = {
     nn.Identity: lambda x, _: x,
     nn.LeakyReLU: lambda x, m: x.apply("LeakyRelu", alpha=float(m.negative_slope)),
     nn.ReLU: _relu,
+    # Alpha and gamma, which are no parameters in torch, are ONNX's defaults.
     nn.SELU: lambda x, _: x.apply("Selu"),
     nn.SiLU: lambda x, _: x * _sigmoid(x),
     nn.Sigmoid: lambda x, _: _sigmoid(x),
@@ -188,13 +186,15 @@ def members_mean(head: Head, logits: Value) -> Value:
         # Probabilities are averaged, not logits; a softmax of the logarithm of their
         # mean gives it.
         return _log_mean_exp(logits.apply("LogSoftmax", axis=-1))
-    if isinstance(head, BinaryClassHead | MultiLabelHead | LogisticRegressionHead):
+    if isinstance(
+        head, BinaryClassHead | MultiLabelHead | regression.LogisticRegressionHead
+    ):
         # The logarithms of the probability and of its opposite: their difference is the
         # logit of the mean, and neither is ever the logarithm of 0.
         yes, no = -(-logits).apply("Softplus"), -logits.apply("Softplus")
         return _log_mean_exp(yes) - _log_mean_exp(no)
     # Its link is the exponential: the numbers are averaged, not their logarithms.
-    if isinstance(head, PoissonRegressionHead):
+    if isinstance(head, regression.PoissonRegressionHead):
         return _log_mean_exp(logits)
     return logits.sum(axis=0) / logits.length(0).cast(logits.dtype)
 
@@ -218,8 +218,9 @@ def _task_predictions(
         )
     size = head.logits_dimension
     found: dict[str, Prediction] = {PredictionKeys.LOGITS: (logits, size)}
-    if isinstance(head, RegressionHead):
+    if isinstance(head, regression.RegressionHead):
         link = head.inverse_link_fn
+        # Without a link they are the predictions, and are not given twice.
         if link is None:
             return {PredictionKeys.PREDICTIONS: (logits, size)}
         return found | {PredictionKeys.PREDICTIONS: (activated(link, logits), size)}
@@ -249,6 +250,7 @@ def _task_predictions(
 def _best(head: SampledSoftmaxHead, logits: Value) -> dict[str, Prediction]:
     """Return the greatest of many probabilities and their ids."""
     k = head._top_k
+    # Softmax over all classes, but only of the best: the others are never needed.
     best, ids = logits.graph.add_many(
         "TopK",
         logits,
@@ -290,6 +292,7 @@ def with_classes(
     """
     if isinstance(head, MultiLabelHead):
         logits, size = predictions[PredictionKeys.LOGITS], head.n_classes
+        # Where a probability is above .5, as MultiLabelHead decides.
         names = _in_every_row(_class_texts(head, classes), logits)
         labels = (logits > 0).cast(np.int64)
         return {PredictionKeys.CLASSES: (names, size), LABELS: (labels, size)}

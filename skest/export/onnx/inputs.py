@@ -11,6 +11,7 @@ import numpy as np
 from skest.exceptions import ExportError
 from skest.export.artifact import MICROSECONDS
 from skest.export.onnx.graph import STRING, Graph, Value, where
+from skest.feature_columns import sequence
 from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import IdentityColumn, KeyedCategoricalColumn
@@ -19,10 +20,6 @@ from skest.feature_columns.infer import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.sequence import (
-    SequenceCategoricalColumn,
-    SequenceNumericColumn,
-)
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
@@ -93,7 +90,8 @@ def _demands(column: Any) -> list[Demand]:
 def _(column: NumericColumn) -> list[Demand]:
     dtype, shape = np.dtype(column.dtype).name, (None, *column.cell_shape)
     may_miss = column.default_value is not None
-    if isinstance(column, SequenceNumericColumn):
+    if isinstance(column, sequence.SequenceNumericColumn):
+        # (n_rows, n_steps), or (n_rows, n_steps, ...) where a step is a vector.
         inside = () if column.cell_shape == (1,) else column.cell_shape
         return [Demand(column.key, True, dtype, (None, None, *inside))]
     if isinstance(column, ParsedColumn) and column.parse != "number":
@@ -113,6 +111,7 @@ def _(column: NumericColumn) -> list[Demand]:
 
 @_demands.register
 def _(column: SparseMatrixColumn) -> list[Demand]:
+    # Columns of X that the matrix has not stored are 0: none can be missing.
     return [Demand(column.key, True, None, (None, column.num_buckets), False)]
 
 
@@ -134,6 +133,8 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
     elif isinstance(column, VocabularyColumn):
         kind = column.kind
     else:
+        # What is divided is text. Else a hashed column may say its type, as in
+        # TensorFlow.
         kind = "string" if column.delimiter else getattr(column, "dtype", None)
     return [Demand(column.key, False, kind, delimiter=column.delimiter)]
 
@@ -155,7 +156,7 @@ def _(column: CrossedColumn) -> list[Demand]:
 def _(column: OverCategorical | CrossFittedColumn) -> list[Demand]:
     found = demands(column.categorical)
     # A sequence of one step is still one: its width is never fixed at 1.
-    if isinstance(column, SequenceCategoricalColumn):
+    if isinstance(column, sequence.SequenceCategoricalColumn):
         return [demand._replace(shape=(None, None)) for demand in found]
     if isinstance(column, WeightedCategoricalColumn):
         # NaN stands behind the values.
@@ -294,6 +295,7 @@ class Inputs:
         self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
         wanted: dict[tuple[Key, str | None], list[Demand]] = {}
         for demand in chain.from_iterable(map(demands, columns)):
+            # All columns that read a raw column in one way share one input.
             wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
         delimited = {key for key, delimiter in wanted if delimiter is None}
         for (key, delimiter), of_input in wanted.items():
@@ -360,6 +362,7 @@ def _spec(
     names = next((demand.names for demand in demanded if demand.names), None)
     no_number = np.nan if all(demand.may_miss for demand in numbers) else None
     if any(demand.dtype == DATE for demand in numbers):
+        # One input has one type: microseconds are neither numbers of a user nor texts.
         if any(demand.dtype != DATE for demand in demanded):
             raise _two_ways(key, "dates and as something else")
         no_date = None if no_number is None else NO_INTEGER
@@ -371,6 +374,7 @@ def _spec(
             *(name, key, number.name, shape, no_number, delimiter, names),
             from_texts=all(demand.is_parsed for demand in numbers),
         )
+    # Read as numbers and as categories: a string that is parsed serves both.
     kind = _category_kind(key, categories, form)
     are_strings = kind == "string" and all(demand.is_parsed for demand in numbers)
     if not numbers or are_strings:

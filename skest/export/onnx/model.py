@@ -200,18 +200,21 @@ def mean_onnx(
         for i, model in enumerate(models)
         for part, columns in given_parts(model.columns).items()
     }
+    # All models read one set of inputs: what they have in common is encoded once.
     inputs, encoded = encode_all(graph, parts, dtype, forms or {})
     logits = []
     for i, model in enumerate(models):
         # Without columns there are no parts, but one input for the rows.
         own: Any = {key[1]: encoded[key] for key in parts if key[0] == i} or encoded
         scope = Scope(graph, f"{i}." if len(models) > 1 else "")
+        # None is the name of the only part.
         found = _scaled_logits(model, scope, own.get(None, own), dtype)
         logits.append(found)
     left = iter(logits)
     means = [_mean(head, list(islice(left, len(group)))) for group in groups]
     # Greedy ensembles choose with replacement (Caruana et al., ICML 2004).
     repeated = [m for m, n in zip(means, times, strict=True) for _ in range(n)]
+    # In two steps, as the estimators predict: folds of one first, then the ensemble.
     mean = _mean(head, repeated)
     predictions = head_predictions(head, mean, classes)
     return _finished(graph, head, _with_rows(predictions), inputs)
@@ -233,6 +236,7 @@ def _scaled_logits(
     if model.logits_scale is not None:
         scale, center = (np.asarray(values, dtype) for values in model.logits_scale)
         logits = logits * scale + center
+    # As the estimator: no prediction far beyond the y that it was trained on.
     if model.logits_range is not None:
         low, high = (np.asarray(values, dtype) for values in model.logits_range)
         logits = logits.clip(low, high)
@@ -362,6 +366,7 @@ def spec_onnx(
         values = _with_rows(head_predictions(head, logits, classes))
     else:
         function: Any = spec.predictions
+        # A function of the user's may do anything with the logits: torch traces both.
         values = traced(function, network, graph, given)
         if head is not None:  # the names of classes belong to their ids
             own = {key: value for key, (value, _) in values.items()}
@@ -375,6 +380,8 @@ def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
     try:
         return network_output(network, Scope(graph), given.encoded)
     except ExportError:
+        # Of a canned network in parts nothing can be traced: the error says what is
+        # wrong.
         if not given.traceable:
             raise
         # Otherwise, it is a module that only torch knows.

@@ -21,18 +21,8 @@ from skest.export.onnx.columns import EveryId, Ids
 from skest.export.onnx.graph import Graph, Value, concat, where
 from skest.export.onnx.heads import activated, is_activation, members_mean
 from skest.export.onnx.numbers import as_value, computed
+from skest.feature_columns import modules
 from skest.feature_columns.lookup import clipped
-from skest.feature_columns.modules import (
-    CountsOutput,
-    DenseFeatures,
-    InterpolatedOutput,
-    LinearFeatures,
-    PeriodicOutput,
-    SequenceFeatures,
-    ValuesOutput,
-    module_name,
-    parameter_name,
-)
 from skest.feature_columns.numeric_vectors import CodeOutput, Interpolation
 from skest.heads.sampled_softmax import ClassTable
 from skest.networks.dnn import DNN, Baseline, BatchNorm, Combined, Dropout
@@ -68,7 +58,7 @@ _SUMMED = np.dtype(np.float64)
 
 
 def dense_features(
-    module: DenseFeatures, scope: Scope, encoded: Mapping[str, Any]
+    module: modules.DenseFeatures, scope: Scope, encoded: Mapping[str, Any]
 ) -> Value:
     """Return the outputs of dense columns side by side."""
     interpolated: dict[str, Value] = {}
@@ -79,7 +69,7 @@ def dense_features(
             interpolated[name] = own.flatten()
     outputs: list[Any] = [
         interpolated[output.column]
-        if isinstance(output, InterpolatedOutput)
+        if isinstance(output, modules.InterpolatedOutput)
         else _column_output(output, module, scope, encoded)
         for output in module.outputs
     ]
@@ -101,7 +91,7 @@ def numpy_dtype(dtype: torch.dtype) -> np.dtype:
 
 
 def _sequence_features(
-    module: SequenceFeatures, scope: Scope, encoded: Mapping[str, Any]
+    module: modules.SequenceFeatures, scope: Scope, encoded: Mapping[str, Any]
 ) -> tuple[Value, Value]:
     """Return the outputs of sequence columns side by side, and the lengths.
 
@@ -121,19 +111,19 @@ def _sequence_features(
 
 
 def _linear_features(
-    module: LinearFeatures, scope: Scope, encoded: Mapping[str, Any]
+    module: modules.LinearFeatures, scope: Scope, encoded: Mapping[str, Any]
 ) -> Value:
     """Return the sum of bias, looked-up weights and weighted dense outputs."""
     terms = []
     for name, key, weight_key, combiner in module.looked_up:
-        parameter = parameter_name(name)
+        parameter = modules.parameter_name(name)
         table = scope.weight(parameter, module.get_parameter(parameter))
         factors = encoded[weight_key] if weight_key else None
         terms.append(_combined_rows(table, encoded[key], combiner, factors))
     for _, values in _interpolated(module, scope, encoded):
         terms.append(values.sum(axis=1))
     if module.dense is not None:
-        names = map(parameter_name, module.multiplied)
+        names = map(modules.parameter_name, module.multiplied)
         stacked = torch.cat([module.get_parameter(name) for name in names])
         dense = dense_features(module.dense, scope.inside("dense"), encoded)
         terms.append(dense @ scope.weight("dense", stacked, "_weights"))
@@ -146,13 +136,15 @@ def _linear_features(
 
 
 def _interpolated(
-    module: DenseFeatures | SequenceFeatures | LinearFeatures,
+    module: modules.DenseFeatures | modules.SequenceFeatures | modules.LinearFeatures,
     scope: Scope,
     encoded: Mapping[str, Any],
 ) -> Iterator[tuple[Interpolation, Value]]:
     """Yield what computes piecewise-linear columns, and the result, as in `forward`."""
     for i, group in enumerate(module.interpolations):
-        tables = [module.get_parameter(parameter_name(name)) for name in group.columns]
+        tables = [
+            module.get_parameter(modules.parameter_name(name)) for name in group.columns
+        ]
         # Without training, what the tables come to is a constant.
         bins = group.bins(tables)
         values = scope.inside(f"interpolations.{i}").weight("bins", bins)
@@ -161,6 +153,7 @@ def _interpolated(
         if group.encoding == "onehot":
             yield group, found
             continue
+        # Side by side in a row: the value at the end of a bin, and the rise within it.
         size = bins.shape[1] // 2
         end = found.take(np.arange(size), axis=-1)
         rise = found.take(np.arange(size, 2 * size), axis=-1)
@@ -170,28 +163,28 @@ def _interpolated(
 
 def _column_output(
     output: Any,
-    module: DenseFeatures | SequenceFeatures,
+    module: modules.DenseFeatures | modules.SequenceFeatures,
     scope: Scope,
     encoded: Mapping[str, Any],
 ) -> Any:
     """Return the output of one column, maybe as `Numbers`."""
     entry = encoded[output.key]
-    if isinstance(output, ValuesOutput):
+    if isinstance(output, modules.ValuesOutput):
         return entry
     if isinstance(output, CodeOutput):
         fractions = encoded[output.weight_key].cast(numpy_dtype(module.dtype))
         return _code(output, entry.values, fractions)
-    if isinstance(output, PeriodicOutput):
+    if isinstance(output, modules.PeriodicOutput):
         numbers = as_value(entry)
-        name = module_name(output.column)
+        name = modules.module_name(output.column)
         with scope.graph.scope(output.column):
             numbers = numbers.cast(numpy_dtype(module.dtype))
             return _waves(module.get_submodule(name), scope.inside(name), numbers)
     factors = encoded[output.weight_key] if output.weight_key else None
     with scope.graph.scope(output.column):
-        if isinstance(output, CountsOutput):
+        if isinstance(output, modules.CountsOutput):
             return _counts(entry, output.size, module.dtype, factors)
-        name = parameter_name(output.table)
+        name = modules.parameter_name(output.table)
         table = module.get_parameter(name)
         if output.max_norm is None:
             weight = scope.weight(name, table)
@@ -216,6 +209,7 @@ def _waves(module: Any, scope: Scope, numbers: Value) -> Value:
 
 def _code(output: CodeOutput, ids: Value, fractions: Value) -> Value:
     """Return the code of numbers; as `CodeOutput`."""
+    # The code of an element has as many columns as it has bins ("ple") or edges.
     elements = np.repeat(np.arange(len(output.sizes)), output.sizes)
     places = np.concatenate([np.arange(size) for size in output.sizes])
     ahead = (ids.take(elements, axis=1) - places).cast(fractions.dtype)
@@ -265,6 +259,7 @@ def _combined_rows(
     if combiner == "sum":
         return total
     # A row without ids has the sum 0, and stays so.
+    # tf.nn.embedding_lookup_sparse with weights of 1, whose squares are 1 as well.
     count = (~missing).cast(table.dtype).sum(axis=-1, keepdims=True).maximum(1)
     return total / (count.apply("Sqrt") if combiner == "sqrtn" else count)
 
@@ -292,6 +287,7 @@ def _sums_of_rows(
 ) -> Value:
     """Sum the rows of each example; only those that are there take memory."""
     graph = table.graph
+    # Row and column of each value, as (n, 2); NonZero gives (2, n).
     places = graph.add("NonZero", is_there, dtype=np.int64, ndim=2).transposed(1, 0)
     rows = table.take(graph.add("GatherND", ids, places, ndim=1))
     if factors is not None:
@@ -361,9 +357,9 @@ def _child(network: nn.Module, name: str, scope: Scope, features: Any) -> Any:
     return network_output(network.get_submodule(name), scope.inside(name), features)
 
 
-_output.register(DenseFeatures)(dense_features)
-_output.register(LinearFeatures)(_linear_features)
-_output.register(SequenceFeatures)(_sequence_features)
+_output.register(modules.DenseFeatures)(dense_features)
+_output.register(modules.LinearFeatures)(_linear_features)
+_output.register(modules.SequenceFeatures)(_sequence_features)
 
 # Networks
 
@@ -380,6 +376,7 @@ def _(network: DNN, scope: Scope, features: Any) -> Value:
     for i in range(network.n_hidden):
         x = layer(network, f"hidden_{i}", scope, x)
         x = activated(network.activation, x)
+        # As `_DNNModel` of tf.estimator: behind the activation, and behind dropout.
         if f"batch_norm_{i}" in network._modules:
             x = _child(network, f"batch_norm_{i}", scope, x)
     return _joined(network, layer(network, "logits", scope, x))
@@ -431,6 +428,7 @@ def _(network: RNN, scope: Scope, features: Any) -> Value:
     # more of both, of which the row is left out again, and the step is behind all ends.
     steps = steps.graph.add("Pad", steps, lengths.constant([0, 0, 0, 1, 1, 0]))
     lengths = concat([lengths, lengths.constant([1])], axis=0)
+    # ONNX has the steps first: (n_steps, n_rows, size).
     x = steps.transposed(1, 0, 2)
     for name in network._layers:
         inside = scope.inside(name)
@@ -456,6 +454,7 @@ def _recurrent(
         gates = given[name].detach().reshape(n_gates, n_units, -1)[list(_GATES[kind])]
         return gates.reshape(1, n_gates * n_units, -1).float()
 
+    # ONNX wants both biases in one tensor, of shape (1, 2 * n_gates * n_units).
     biases = torch.cat([in_order("bias_ih_l0"), in_order("bias_hh_l0")], dim=1)
     # torch multiplies the reset gate behind the bias, Keras before it.
     options: dict[str, Any] = {"linear_before_reset": 1} if kind is nn.GRU else {}

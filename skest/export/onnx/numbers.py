@@ -70,6 +70,8 @@ def n_reached(values: Value, ends: NDArray[Any]) -> Value:
             own = found
             if ends.ndim > 1:
                 own = found + n_parts**level * np.arange(len(ends))
+            # Only the numbers that are left at this level: (..., n_parts - 1) for each
+            # value.
             near = values.constant(table.reshape(-1, compared)).take(own)
         # Not `each >= near`, which NaN would fail.
         part = (~(each < near)).cast(np.int64).sum(axis=-1)
@@ -107,6 +109,7 @@ def _image(learned: UniformMap, values: Value) -> Value:
     right = np.minimum(np.arange(len(inner) + 1) + 1, len(knots) - 1)
     width = knots[right] - knots[: len(right)]
     width[width == 0] = 1  # a constant
+    # As `UniformMap` computes it, step by step, so that roundings are the same.
     slope = images[right] - images[: len(right)]
 
     def at_left(numbers: np.ndarray) -> Value:
@@ -329,6 +332,7 @@ def filled_and_scaled(column: NumericColumn, raw: Value) -> Value:
         NumPy of one argument.
     """
     values = computed([Numbers.of(column, raw)])
+    # normalizer_fn of TensorFlow's numeric_column, which may be any function.
     if callable(column.normalizer):
         return _traced(column, column.normalizer, values)
     if column.normalizer == "quantile":
@@ -345,6 +349,7 @@ def with_indicators(column: NumericColumn, raw: Value) -> Value | Numbers:
     numbers = Numbers.of(column, raw)
     is_plain = column.normalizer is None or numbers.center is not None
     is_float = numbers.dtype.kind == "f"
+    # Most columns: a hundred of them side by side take the nodes of one.
     if is_plain and is_float and len(column.indicated) == 0:
         return numbers
     values = filled_and_scaled(column, raw)

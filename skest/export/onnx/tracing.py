@@ -26,13 +26,9 @@ from skest.export.onnx.graph import OPSETS, Graph, Value
 from skest.export.onnx.inputs import InputSpec, demands
 from skest.export.onnx.networks import Scope, network_output, numpy_dtype
 from skest.export.onnx.numbers import as_value
+from skest.feature_columns import modules
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.encoding import Encoding, PartsEncoding
-from skest.feature_columns.modules import (
-    DenseFeatures,
-    LinearFeatures,
-    SequenceFeatures,
-)
 from skest.feature_columns.numeric_vectors import PiecewiseLinearColumn
 from skest.feature_columns.sources import Form, forms_of
 from skest.feature_columns.table import Key, Table
@@ -44,7 +40,7 @@ BARE = "x"
 _REFUSED = ("Bernoulli", "If", "Loop", "Multinomial", "Random", "Scan", "Sequence")
 # torch can trace one module at a time.
 _TRACING = threading.Lock()
-_LOOKS_UP = (DenseFeatures, LinearFeatures, SequenceFeatures)
+_LOOKS_UP = (modules.DenseFeatures, modules.LinearFeatures, modules.SequenceFeatures)
 
 
 class Traced(NamedTuple):
@@ -233,8 +229,10 @@ def _without_known_parts(
             values, results = (values,), (results,)
         keys = [f"{path}:{i}" for i in range(len(results))]
         for key, value, tensor in zip(keys, values, results, strict=True):
+            # (n_rows, n_steps, size) of sequences, else (n_rows, size).
             axes = (0, 1) if tensor.ndim == 3 else (0,)
             entries[key] = Traceable(value, tensor, axes)
+        # The network itself looks up columns: there is no parent to set it in.
         if path == "":
             return _Given(keys)
         network.set_submodule(path, _Given(keys))
@@ -321,6 +319,7 @@ def _grafted(
     """Add the nodes of a model to a graph; return its outputs there."""
     from onnx import numpy_helper
 
+    # ONNX names an optional input that is left out "".
     found: dict[str, Any] = {"": None}
     for declared, value in zip(model.graph.input, values, strict=True):
         found[declared.name] = value
@@ -357,6 +356,7 @@ def _added(node: Any, graph: Graph, inputs: list[Any]) -> Sequence[Value]:
         key: tuple(value) if isinstance(value, list) else value
         for key, value in given.items()
     }
+    # A stand-in for types that nobody asks for: `_typed` sets those of the results.
     outputs = [(np.float32, 0)] * len(node.output)
     return graph.add_many(node.op_type, *inputs, outputs=outputs, **attributes)
 
@@ -428,6 +428,7 @@ def _columns_of_encode(own: Any) -> FeatureColumns | dict[str, FeatureColumns]:
         return own.columns
     if isinstance(own, PartsEncoding):
         return own.parts
+    # A bound method knows its columns; of any other callable nothing is known.
     function = own.func if isinstance(own, partial) else own
     columns = getattr(function, "__self__", None)
     if isinstance(columns, FeatureColumns) and function == columns.encode:
@@ -455,6 +456,7 @@ def _of_columns(
         if isinstance(entry, EveryId):
             continue  # only modules of skest take it
         if isinstance(entry, Ids):
+            # -1 is no id, as feature columns pad lists of several lengths.
             fill, is_open, value = -1, entry.width is None, entry.values
         else:
             fill, is_open = 0, tensor.ndim == 3 or key in weights
@@ -485,6 +487,7 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
         tensor = _tensor(cells, key, dtype)
         # Integers of any width come as int64, which is what JSON and Python have.
         kind = dtype.name if tensor.is_floating_point() else "int64"
+        # Without columns nothing is known of missing values: none may be.
         specs.append(InputSpec(str(key), key, kind, (None, *tensor.shape[1:]), None))
         value = graph.input(str(key), kind, specs[-1].shape).cast(
             numpy_dtype(tensor.dtype)

@@ -28,6 +28,7 @@ _DATATYPES = {
 
 
 def _infer(call: Call) -> Any:
+    # One model for the whole request: a new version may come meanwhile.
     number, model = call.find()
     document = call.document()
     parameters = document.get("parameters", {})
@@ -85,6 +86,7 @@ def _tensor(tensor: Mapping[str, Any]) -> NDArray[Any]:
             f"Input {name!r} must have a 'datatype' of {list(_DATATYPES.values())}; got "
             f"{tensor.get('datatype')!r}.",
         )
+    # The protocol demands a shape; a list of numbers tells its own.
     sizes = shape if isinstance(shape, list) and shape else [-1]
     try:
         # No size is free: -1 would be that for NumPy.
@@ -101,6 +103,7 @@ def _tensor(tensor: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def _described(name: str, values: NDArray[Any]) -> dict[str, Any]:
+    # ONNX Runtime gives strings as objects.
     dtype = "string" if values.dtype.kind in "OU" else values.dtype.name
     return {
         "name": name,
@@ -167,6 +170,7 @@ ROUTES = (
     Route(
         "GET",
         re.compile(r"/v2"),
+        # None of the extensions, of which Triton's binary tensors are the best known.
         lambda call: {"name": "skest", "version": __version__, "extensions": []},
     ),
 )

@@ -84,6 +84,8 @@ class Served:
         self.refused = {n: why for n, why in self.refused.items() if n in found}
         # The first that loads is served. Until one does, the version before goes on.
         for number in sorted(found, reverse=True):
+            # It goes forward only: who deletes a version does not take back what is
+            # served.
             if self.newest and number <= self.newest[0]:
                 return
             files = _files_of(found[number])
@@ -102,6 +104,7 @@ class Served:
                 self.refused[number] = Refusal(kept, str(error))
                 continue
             self.refused.pop(number, None)
+            # One assignment: a request sees the old pair or the new one.
             self.newest = number, model
             _LOGGER.info("Version %d of %s is served.", number, self._path)
             return
@@ -207,6 +210,7 @@ class Catalog:
         """
         found = self.served(name).newest
         if found is None:
+            # Not 404: the model is known, and a version may be on its way.
             raise RequestError(503, f"No version of {name!r} is loaded.")
         return found
 
@@ -242,7 +246,9 @@ class Limits:
 
     max_request_bytes: int = 8 * 2**20
     max_rows: int = 10_000
+    # 32 MiB of float64 for a feature, and for an answer.
     max_cells: int = 2**22
+    # Each is a thread, with its request and its answer in memory.
     max_running: int = 64
     timeout: float = 10.0
 
@@ -347,10 +353,13 @@ class Call:
             )
         sizes = {}
         for key, cells in there.items():
+            # Sizes before values: a list of 10,000 numbers beside 9,999 short ones
+            # fills 10**8 cells.
             feature = Feature(key, model.features[found["inputs"][key]["tensor"]])
             what = f"{key!r}, filled up to its longest list,"
             sizes[what] = n_rows * feature.row_size(cells)
         for key, output in found["outputs"].items():
+            # What the graph leaves open is not known before it has run.
             n_values = math.prod(size or 1 for size in output["shape"][1:])
             sizes[f"The answer {key!r}"] = n_rows * n_values
         for what, size in sizes.items():

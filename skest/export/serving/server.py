@@ -203,6 +203,7 @@ class _Listener(http.server.ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         self.catalog = catalog
         self.limits = limits
+        # Not a queue: who waits for long is answered when nobody listens any more.
         self.slots = threading.Semaphore(limits.max_running)
         super().__init__(address, _Handler)
 
@@ -254,6 +255,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     headers = page.HEADERS
                     status, answer = 200, page.page_of(catalog)
                 else:
+                    # Before a slot is taken: a wrong address is told also under load.
                     route, found = _route(self.command, path)
                     self._check_is_free(route, slot)
                     call = Call(catalog, limits, found.groupdict().get("name"), body)
@@ -295,6 +297,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         lengths = self.headers.get_all("content-length", [])
         if not lengths and self.command != "POST":
             return b""
+        # `int` takes "+5", "5_0" and digits of other scripts, which a proxy reads
+        # otherwise.
         if len(lengths) != 1 or not re.fullmatch("[0-9]{1,18}", lengths[0]):
             raise RequestError(411, "'content-length' must be one number of bytes.")
         size, most = int(lengths[0]), self.server.limits.max_request_bytes
@@ -343,6 +347,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _linger(self) -> None:
         """Read what still comes for a second: else a reset may overtake the answer."""
+        # RFC 9112, section 9.6: close the half that writes, and read on.
         deadline = time.monotonic() + 1
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)

@@ -19,6 +19,7 @@ from skest.export.serving.requests import MODEL_PATH, Call, RequestError, Route
 def _predict(call: Call) -> Any:
     _, model = call.find()
     document = call.document()
+    # No name and an empty one are the same in protobuf, which clients come from.
     name = document.get("signature_name") or "serving_default"
     inputs = list(call.signature(model, name)["inputs"])
     # "Row format" and "column format" of TensorFlow Serving.
@@ -32,6 +33,7 @@ def _predict(call: Call) -> Any:
     alone = next(iter(outputs.values())) if len(outputs) == 1 else None
     if by_column:
         return {"outputs": outputs if alone is None else alone}
+    # Row format: a list of one object for each instance.
     rows = zip(*outputs.values(), strict=True)
     named = [dict(zip(outputs, row, strict=True)) for row in rows]
     return {"predictions": named if alone is None else alone}
@@ -62,6 +64,7 @@ def _run_examples(call: Call, method: str) -> dict[str, NDArray[Any]]:
     name = document.get("signature_name") or "serving_default"
     signature = call.signature(model, name)
     if _method(signature) != method:
+        # A default signature of a regressor has no classes: say what can be asked.
         fitting = [n for n, s in model.signatures.items() if _method(s) == method]
         raise RequestError(
             400,
