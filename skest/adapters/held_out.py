@@ -59,8 +59,8 @@ def fit_with_part_held_out(
 ) -> None:
     """Train to the best epoch by a part of the rows, and another cycle on all of them.
 
-    To train anew on all rows instead takes 1.6 times as long and predicts no better, see
-    docs/benchmarks/quality.md.
+    To train anew on all rows instead takes half as long again, and the loss of 44 tables
+    was not lower (1.003 ± .002 of this one).
     """
     n_last, most = max(1, course.budget // _LAST_PART), course.max_steps
     history: list[Any] = []
