@@ -68,7 +68,7 @@ class ColumnsAndFunction(nn.Module):
         (table,) = self.columns.column_parameters().values()
         bring_rows(table, features["b"])
         found = F.embedding(features["b"], table, sparse=True).reshape(-1, 3)
-        keys = {lookup.key for lookup in self.columns.row_lookups()}
+        keys = {key for _, key, _ in self.columns.row_lookups()}
         encoded = dict.fromkeys(keys, features["a"])
         return self.out(self.columns(encoded) + 2 * found)
 

@@ -279,7 +279,9 @@ class SkorchCallbackHook(EpochwiseHook):
     ----------
     history : skorch.history.History
         What happened in the epochs of the last training, also where that went on from an
-        earlier one (``warm_start``, ``partial_fit``).
+        earlier one (``warm_start``, ``partial_fit``). Of an estimator as constructed that
+        is the cycle on all rows; with ``early_stopping=True`` there is one training, and
+        its rows held out are validated.
 
     Raises
     ------
@@ -308,8 +310,9 @@ class SkorchCallbackHook(EpochwiseHook):
     >>> from skest import DNNClassifier
     >>> from skest.adapters.skorch import SkorchCallbackHook
     >>> hook = SkorchCallbackHook([EpochScoring("accuracy", on_train=True)])
-    >>> model = DNNClassifier((8,), max_iter=3, random_state=0, hooks=[hook])
-    >>> model = model.fit(*load_iris(return_X_y=True))
+    >>> model = DNNClassifier(
+    ...     (8,), max_iter=3, early_stopping=False, random_state=0, hooks=[hook]
+    ... ).fit(*load_iris(return_X_y=True))
     >>> len(hook.history), sorted(hook.history[-1])[:3]
     (3, ['accuracy', 'accuracy_best', 'batches'])
     """
