@@ -74,8 +74,8 @@ class Network(nn.Module):
         self.output = nn.Linear(16, 1)
 
     def forward(self, features):
-        (lookup,) = self.table.row_lookups()
-        return self.output(self.table({lookup.key: features["ids"]}))
+        ((_, key, _),) = self.table.row_lookups()
+        return self.output(self.table({key: features["ids"]}))
 
 
 def model_fn(features, labels, mode, params):
