@@ -37,8 +37,8 @@ from skest.adapters.summary import chosen_table, summary_html, summary_text
 from skest.adapters.target_scale import TargetScale
 from skest.adapters.together import evaluation, predictions
 from skest.adapters.warm_source import (
-    fitted_source,
     source_scale,
+    whole_source,
     with_source_statistics,
 )
 from skest.checkpoints.warm_start import WarmStartReport
@@ -72,7 +72,8 @@ class SkestEstimator(
     validation_scores_: list[float] | None
     best_validation_score_: float | None
     _scale: TargetScale | None
-    _is_refit = False  # trained in the end on what was held out, too
+    # Trained in the end on what was held out, too: anew, or going on.
+    _is_refit = _went_on = False
     _is_interrupted = False  # by Ctrl-C, in the last training
 
     # What subclasses define
@@ -159,7 +160,7 @@ class SkestEstimator(
         # Only with the recipe: another training ends where its rows held out say so.
         takes_all = self._has_schedule and self.early_stopping == "auto" and not resume
         takes_all = takes_all and all(v is None for v in validation)
-        source = self if resume else fitted_source(self.warm_start_from)
+        source = self if resume else whole_source(self)
         self._choose(rows.n_rows, takes_all=takes_all, source=source)
         say = voice(self.verbose)
         if say and self.auto_params_:
@@ -174,7 +175,8 @@ class SkestEstimator(
             return
         # Few rows are all held out in turn; of many, one part is enough.
         train, held_out = self._split_validation(rows, validation, seed)
-        if takes_all and held_out is not None:
+        can_go_on = course.budget > 1 and self.max_steps != 1
+        if takes_all and held_out is not None and can_go_on:
             fit_with_part_held_out(self, train, held_out, rows, course)
         else:
             self._fit_rows(train, held_out, course, resume=resume)
@@ -218,7 +220,7 @@ class SkestEstimator(
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
         if not resume:
-            self._choose(rows.n_rows, source=fitted_source(self.warm_start_from))
+            self._choose(rows.n_rows, is_whole=False, source=whole_source(self))
         course = Course(None, self._seed(), (X, y, sample_weight), self.max_steps)
         self._fit_rows(rows, None, course, resume=resume)
 
@@ -298,7 +300,7 @@ class SkestEstimator(
         self, rows: Rows, held_out: Rows | None, course: Course, *, resume: bool
     ) -> None:
         """Train the network on rows that its columns have learned from."""
-        self._is_refit = False
+        self._is_refit = self._went_on = False
         # The network speaks in the first scale; only the range may grow.
         if resume:
             self._scale = self._scale_of(rows, self._scale)

@@ -182,13 +182,15 @@ class TrainingParameters:
         With the recipe, "auto" holds rows out if there are 60 or more, and goes on from
         the best state with all rows: the last fifth of `max_iter` and of `max_steps`, or a
         quarter of the epochs so far if these ended early, is another cycle of the
-        learning rate. The temperature of a classifier's probabilities is learned from the
-        held-out rows if that clearly lowers their loss. If they would be fewer than 100
-        and there are no `hooks`, all rows are held out in turn, in five trainings, whose
-        mean scores decide: of the ends of cycles within one standard error of the best
-        epoch, the first, to which a new training takes all rows. The networks of the
-        folds then predict together with that one, see `fold_estimators_`; predictions and
-        exports take six times as much for that, and True keeps to one network.
+        learning rate (of a given `lr_scheduler`, its further steps). Feature columns learn
+        from the rows that are not held out. The temperature of a classifier's
+        probabilities is learned from the held-out rows if that clearly lowers their loss.
+        If they would be fewer than 100 and there are no `hooks`, all rows are held out in
+        turn, in five trainings, whose mean scores decide: of the ends of cycles within one
+        standard error of the best epoch, the first, to which a new training takes all
+        rows. The networks of the folds then predict together with that one, see
+        `fold_estimators_`; predictions and exports take six times as much for that, and
+        True keeps to one network.
     validation_fraction : float
         Part of the training data to hold out, if `early_stopping`.
     n_iter_no_change : int, inf or "auto"

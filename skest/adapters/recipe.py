@@ -116,12 +116,18 @@ class AutoParameters(TrainingParameters):
         return output is Head.output_layer and not getattr(self, "batch_norm", False)
 
     def _choose(
-        self, n_rows: float, *, takes_all: bool = False, source: Any = None
+        self,
+        n_rows: float,
+        *,
+        takes_all: bool = False,
+        is_whole: bool = True,
+        source: Any = None,
     ) -> None:
         """Choose for a training on so many rows.
 
-        It may hold some of them out, and `takes_all` of them in the end. The network may
-        be that of a `source`, whose members it has, whatever the rows are.
+        It may hold some of them out, and `takes_all` of them in the end; or the table
+        `is_whole` not, and more rows come later. The network may be that of a `source`,
+        whose members it has, whatever the rows are.
         """
         choices: dict[str, Any] = {**_PLAIN, "early_stopping": n_rows > _MANY_ROWS}
         choices["batch_size"] = min(choices["batch_size"], n_rows)
@@ -133,17 +139,18 @@ class AutoParameters(TrainingParameters):
             choices["early_stopping"] = n_rows >= _FEWEST_ROWS_TO_HOLD_OUT
             if n_rows < _FEWEST_ROWS_TO_HOLD_OUT:
                 choices |= dict.fromkeys(("dropout", "dnn_dropout"), 0.0)
-                if takes_all:
+                if is_whole:
                     choices["n_members"] = _MEMBERS_OF_FEW_ROWS
             elif takes_all and self._n_folds(n_rows) == 1:
                 # The epochs on all rows come on top of those that find the best one.
                 choices["max_iter"] += choices["max_iter"] // 4
-            if hasattr(source, "n_members"):
-                choices["n_members"] = source._chosen("n_members")
-            # A head that brings its own last layer has one of it; batch norm would mix
-            # members.
-            if not self._takes_members:
-                choices["n_members"] = 1
+        if hasattr(source, "n_members"):
+            # As it was in its fit, and not as `set_params` has left it since.
+            choices["n_members"] = source._as_fitted()._chosen("n_members")
+        # A head that brings its own last layer has one of it; batch norm would mix
+        # members.
+        if choices["n_members"] > 1 and not self._takes_members:
+            choices["n_members"] = 1
         self.auto_params_ = {
             name: choice
             for name, choice in choices.items()

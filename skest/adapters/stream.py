@@ -15,7 +15,7 @@ from skest.adapters.base import SkestEstimator, has_partial_fit
 from skest.adapters.epochs import Progress
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import train_core
-from skest.adapters.warm_source import fitted_source
+from skest.adapters.warm_source import whole_source
 from skest.config.run_config import RunConfig
 from skest.core.console import voice
 from skest.feature_columns.columns import FeatureColumns
@@ -160,8 +160,8 @@ class StreamTrained(SkestEstimator):
             )
         rows = self._rows_of(batch, classes, reset=not resume)
         if not resume:
-            source = fitted_source(self.warm_start_from)
-            self._choose(math.inf, source=source)  # nobody knows how many there are
+            # Nobody knows how many there are.
+            self._choose(math.inf, source=whole_source(self))
             columns = self._ready_columns(rows)
             for parameter, ready in columns.items():
                 setattr(self, f"{parameter}_", ready)

@@ -261,7 +261,7 @@ def known_settings(estimator: Any) -> WarmStartSettings | None:
         If it is an estimator that is not fitted.
     """
     given = estimator.warm_start_from
-    source = fitted_source(given)
+    source = _fitted_source(given)
     if source is None:
         return as_warm_start_settings(given)
     if not isinstance(given, WarmStartSettings):
@@ -278,7 +278,7 @@ def source_scale(estimator: Any) -> TargetScale | None:
 
     It is that of a source which gives all variables, for the same kind of numbers.
     """
-    source = _whole_source(estimator)
+    source = whole_source(estimator)
     if source is None or logits_meaning(source._target) != logits_meaning(
         estimator._target
     ):
@@ -295,7 +295,7 @@ def with_source_statistics(
     Columns that are defined in another way now, or found gaps in other places, keep what
     they have learned.
     """
-    before = getattr(_whole_source(estimator), f"{parameter}_", None)
+    before = getattr(whole_source(estimator), f"{parameter}_", None)
     if before is None:
         return columns
     known = {column.name: column for column in before.active}
@@ -323,16 +323,16 @@ def _is_alike(column: FeatureColumn, other: FeatureColumn | None) -> bool:
     return is_cut or outputs_meaning(column) == outputs_meaning(other)
 
 
-def _whole_source(estimator: Any) -> Any:
+def whole_source(estimator: Any) -> Any:
     """Return the fitted source if all of its variables are wanted."""
     # Of a part of the variables, the others would see numbers in a scale that is not
     # theirs.
     given = estimator.warm_start_from
     selected = getattr(given, "vars_to_warm_start", _ALL)
-    return fitted_source(given) if selected == _ALL else None
+    return _fitted_source(given) if selected == _ALL else None
 
 
-def fitted_source(warm_start_from: Any) -> Any:
+def _fitted_source(warm_start_from: Any) -> Any:
     """Return the scikit-learn estimator that is the source; None for another source."""
     source = warm_start_from
     if isinstance(source, WarmStartSettings):

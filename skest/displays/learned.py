@@ -93,7 +93,7 @@ class TrainingCurveDisplay(Display):
         losses = [model._target.validation_loss(score) for score in scores]
         # Trained on all rows in the end, anew or further, it is of the last epoch.
         is_refit = model._is_refit
-        is_last = is_refit or model.n_iter_ > len(scores)
+        is_last = is_refit or model._went_on
         kept = model.n_iter_ if is_last else 1 + int(np.argmax(scores))
         return cls(model.loss_curve_, losses, kept, is_refit=is_refit).plot(ax=ax)
 

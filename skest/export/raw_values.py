@@ -351,8 +351,9 @@ class Feature:
             return str(cell)
         if _is_missing(cell):
             return str(self._known_missing())
-        is_bool = isinstance(cell, bool | np.bool_)
-        if is_bool or (isinstance(cell, int | np.integer) and not self._texts_only):
+        # An interval has `left`, and pandas need not be there to read values.
+        is_named = isinstance(cell, bool | np.bool_) or hasattr(cell, "left")
+        if is_named or (isinstance(cell, int | np.integer) and not self._texts_only):
             return str(cell)  # as feature columns do
         raise TypeError(
             f"The feature {self.name!r} takes texts; got {shortened(cell)} of type "

@@ -367,4 +367,5 @@ def _form_of(values: Any, key: Any) -> Form | None:
 
 
 # Of what pandas calls it; all else are numbers, or are read as such.
-_KINDS = {**dict.fromkeys(("string", "bytes", "boolean"), "string"), "integer": "int64"}
+_TEXTS = ("string", "bytes", "boolean", "interval")
+_KINDS = {**dict.fromkeys(_TEXTS, "string"), "integer": "int64"}

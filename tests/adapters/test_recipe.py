@@ -13,6 +13,7 @@ from skest.feature_columns import (
     embedding_column,
     numeric_column,
 )
+from skest.hooks import Hook
 from skest.optimizers.schedules import CosineCycles
 
 
@@ -72,6 +73,31 @@ def test_goes_on_with_all_rows_for_another_cycle(table, capsys):
 def test_never_trains_longer_than_asked(table, least, n_iter, n_steps):
     model = recipe(**least).fit(*table)
     assert (model.n_iter_, model.n_steps_) == (n_iter, n_steps)
+
+
+@pytest.mark.parametrize("rows_of", ["fit", "early_stopping", "partial_fit"])
+def test_few_rows_have_many_members_if_they_are_all(table, rows_of):
+    X, y = table[0][:40], table[1][:40]
+    model = recipe(n_members="auto", max_iter=2)
+    if rows_of == "partial_fit":  # more are to come
+        assert model.partial_fit(X, y).auto_params_["n_members"] == 3
+    else:
+        stopping = "auto" if rows_of == "fit" else False
+        model.set_params(early_stopping=stopping).fit(X, y)
+        assert model.auto_params_["n_members"] == 16
+
+
+def test_all_steps_together_are_no_more_than_asked():
+    class Count(Hook):
+        n_steps = 0
+
+        def after_step(self, run, loss):
+            type(self).n_steps += 1
+
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 3)), rng.integers(2, size=300)
+    recipe(max_steps=67, hooks=[Count()]).fit(X, y)
+    assert 0 < Count.n_steps <= 67
 
 
 def test_few_rows_are_held_out_in_turn(table, capsys):

@@ -86,6 +86,10 @@ def test_the_training_curve_of_one_that_goes_on_with_all_rows(table):
     n_held_out = len(drawn["held-out rows"].get_ydata())
     assert n_held_out < display.kept_epoch == len(drawn["training"].get_ydata())
     assert f"kept: epoch {display.kept_epoch}, the last on all rows" in drawn
+    # What goes on from there holds rows out again, and keeps the best of these epochs.
+    again = skest.DNNClassifier(8, warm_start=True, **own).fit(*table).fit(*table)
+    display = TrainingCurveDisplay.from_estimator(again)
+    assert not any("all rows" in label for label in lines(display))
 
 
 def test_the_training_curve_of_a_best_state(table):

@@ -205,6 +205,15 @@ def test_other_kinds_of_tables(tmp_path):
         assert_same(found, estimator.predict_proba(X))
 
 
+def test_intervals_are_texts(tmp_path):
+    X = table().assign(band=lambda X: pd.cut(X["rooms"], 3))
+    estimator = small(skest.LinearClassifier).fit(X[["band"]], names())
+    loaded = load(estimator.export(tmp_path, example=X[["band"]].head()))
+    expected = estimator.predict_proba(X[["band"]])
+    for given in (X[["band"]], X[["band"]].astype(str)):
+        np.testing.assert_allclose(loaded.predict_proba(given), expected, rtol=1e-5)
+
+
 def test_writing_changes_nothing_and_saved_estimators_give_the_same_graph():
     estimator = small(skest.DNNClassifier).fit(table(), names())
     before = pickle.dumps(estimator)
