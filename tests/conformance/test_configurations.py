@@ -129,12 +129,10 @@ RANDOM = {
 }
 WITHOUT = {
     **{name: (estimator, WEIGHTS) for name, estimator in (ROUNDED | RANDOM).items()},
-    # Copies of a row come to both sides of the split, which a weight cannot do. The
-    # state that is kept is the best one for the held-out rows as they are; that is not
-    # what weights of 1000 : 0.0001 for classes ask for.
+    # Copies of a row come to both sides of the split, which a weight cannot do.
     "early stopping": (
         DNNClassifier((16,), **ADAGRAD, early_stopping=True),
-        {*WEIGHTS, "check_class_weight_classifiers"},
+        WEIGHTS,
     ),
     "early stopping numbers": (
         DNNRegressor((16,), **ADAGRAD, early_stopping=True),
