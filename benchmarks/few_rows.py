@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.elsewhere_tables import ELSEWHERE
 from benchmarks.measure import threads
-from benchmarks.quality_models import MODELS, scores
+from benchmarks.quality_models import MODELS, answers, scores
 from benchmarks.quality_tables import TABLES, Split
 from benchmarks.unseen_tables import UNSEEN
 
@@ -47,10 +47,7 @@ def relative_losses(name: str, n_seeds: int, members: list[Any]) -> np.ndarray:
 
 def _loss(model: Any, task: str, split: Split) -> float:
     model.fit(split.X, split.y)
-    if task == "numbers":
-        return scores(task, split.y_test, model.predict(split.X_test), [])["loss"]
-    predicted = model.predict_proba(split.X_test)
-    return scores(task, split.y_test, predicted, model.classes_)["loss"]
+    return scores(task, split.y_test, *answers(model, task, split.X_test))["loss"]
 
 
 def main() -> None:

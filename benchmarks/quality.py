@@ -28,7 +28,7 @@ import pandas as pd
 from benchmarks import machine, peers, quality_page
 from benchmarks.elsewhere_tables import ELSEWHERE
 from benchmarks.measure import threads
-from benchmarks.quality_models import ABLATIONS, MODELS, scores
+from benchmarks.quality_models import ABLATIONS, MODELS, answers, scores
 from benchmarks.quality_tables import TABLES, Split
 from benchmarks.unseen_tables import UNSEEN
 from skest import DNNClassifier
@@ -82,10 +82,7 @@ def fitted(model: str, task: str, split: Split, seed: int) -> dict[str, float]:
     start = time.process_time()
     estimator.fit(split.X, split.y)
     seconds = time.process_time() - start
-    if task == "numbers":
-        predicted, classes = estimator.predict(split.X_test), []
-    else:
-        predicted, classes = estimator.predict_proba(split.X_test), estimator.classes_
+    predicted, classes = answers(estimator, task, split.X_test)
     if isinstance(predicted, list):  # an array of two columns for each label
         predicted = np.stack([p[:, 1] for p in predicted], axis=1)
     return {**scores(task, split.y_test, predicted, classes), "seconds": seconds}

@@ -36,7 +36,7 @@ from sklearn.preprocessing import (
 import skest
 from skest.feature_columns import infer_feature_columns
 
-__all__ = ["ABLATIONS", "MODELS", "scores"]
+__all__ = ["ABLATIONS", "MODELS", "answers", "scores"]
 
 # What each ingredient of a default DNN is undone with; functions are of X.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -123,6 +123,13 @@ MODELS: dict[str, Make] = {
         for name, options in ABLATIONS.items()
     },
 }
+
+
+def answers(estimator: Any, task: str, X: Any) -> tuple[Any, Any]:
+    """Return what a fitted estimator predicts for `scores`, and its classes."""
+    if task == "numbers":
+        return estimator.predict(X), []
+    return estimator.predict_proba(X), estimator.classes_
 
 
 def scores(

@@ -86,9 +86,9 @@ def train_core(
     callbacks = []
     if given is not None and hasattr(model, "_skl_callbacks"):
         most = n_epochs
-        if model.max_steps is not None:
+        if steps is not None:
             # The epoch in which the steps run out is begun, and so a task.
-            most = min(most, -(-model.max_steps // steps_per_epoch))
+            most = min(most, -(-steps // steps_per_epoch))
         callbacks = [CallbackHook(model, *given, fitted_at=fitted_at, n_epochs=most)]
     # `progress` comes first: in its `begin` it sets `run.held_out`, which hooks of the
     # user's look at in theirs, and the loss of an epoch is noted when they see its end.

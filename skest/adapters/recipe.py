@@ -18,6 +18,8 @@ _LARGEST_BATCH = 1_024
 # Steps of a training that needs all cycles, within bounds for the epochs.
 _N_STEPS = 4_000
 _FEWEST_EPOCHS, _MOST_EPOCHS = 15, 100
+# Of the epochs, and of steps, one of so many parts comes last and takes all rows.
+LAST_PART = 5
 # Fewer rows come in one batch and without dropout: then nothing is random but the start,
 # and a weight is a repetition, as scikit-learn's checks ask. Against overfitting there are
 # many members: of 11 tables with 20 to 56 rows, the mean loss is .906 of a linear model's,
@@ -143,7 +145,7 @@ class AutoParameters(TrainingParameters):
                     choices["n_members"] = _MEMBERS_OF_FEW_ROWS
             elif takes_all and self._n_folds(n_rows) == 1:
                 # The epochs on all rows come on top of those that find the best one.
-                choices["max_iter"] += choices["max_iter"] // 4
+                choices["max_iter"] += choices["max_iter"] // (LAST_PART - 1)
         if hasattr(source, "n_members"):
             # As it was in its fit, and not as `set_params` has left it since.
             choices["n_members"] = source._as_fitted()._chosen("n_members")

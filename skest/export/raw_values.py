@@ -351,8 +351,9 @@ class Feature:
             return str(cell)
         if _is_missing(cell):
             return str(self._known_missing())
-        # An interval has `left`, and pandas need not be there to read values.
-        is_named = isinstance(cell, bool | np.bool_) or hasattr(cell, "left")
+        # By its name, for pandas need not be there to read values.
+        is_interval = type(cell).__name__ == "Interval"
+        is_named = isinstance(cell, bool | np.bool_) or is_interval
         if is_named or (isinstance(cell, int | np.integer) and not self._texts_only):
             return str(cell)  # as feature columns do
         raise TypeError(
