@@ -185,7 +185,6 @@ def _categories(
 ) -> list[FeatureColumn]:
     """Return the columns of categories, a single one in each cell or several."""
     keyed: KeyedCategoricalColumn = categorical_column_with_vocabulary_list(key)
-
     if n_levels > MAX_VOCABULARY_LEVELS:
         keyed = categorical_column_with_hash_bucket(key, HASH_BUCKET_SIZE)
     if kind == "linear":
@@ -199,17 +198,19 @@ def _categories(
         return _bag(keyed)
     # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
     # once.
-    # Of all levels: what shrinks the mean of a rare one needs no threshold.
-    statistics = target_statistics_column(keyed)
-    if n_levels <= MAX_VOCABULARY_LEVELS:
-        keyed = categorical_column_with_vocabulary_list(
-            key,
-            num_oov_buckets=1,
-            min_frequency=RARE_LEVEL / table.n_rows,  # whatever the scale of weights
-            missing_bucket=True,
-            unknown_rate=UNKNOWN_RATE,
-        )
-    return [embedding_column(keyed, dimension="auto"), statistics]
+    if n_levels > MAX_VOCABULARY_LEVELS:
+        return [embedding_column(keyed, "auto"), target_statistics_column(keyed)]
+    embedded = categorical_column_with_vocabulary_list(
+        key,
+        num_oov_buckets=1,
+        min_frequency=RARE_LEVEL / table.n_rows,  # whatever the scale of weights
+        missing_bucket=True,
+        unknown_rate=UNKNOWN_RATE,
+    )
+    # Of all levels: what shrinks the mean of a rare one needs no threshold. A level that
+    # is new later has no rows, which is not what gaps have.
+    counted = categorical_column_with_vocabulary_list(key, missing_bucket=True)
+    return [embedding_column(embedded, "auto"), target_statistics_column(counted)]
 
 
 def _bag(several: CategoricalColumn) -> list[FeatureColumn]:

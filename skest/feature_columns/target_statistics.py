@@ -34,7 +34,8 @@ def target_statistics_column(
     have one, the share of the second; more have a share each, of the 32 most frequent;
     several outputs have their own. Behind them is the logarithm of one plus the number
     of rows. All are standardised. A level that the training data lack has the mean of
-    all rows, and no rows.
+    all rows, and no rows. Missing cells are such a level, too, if `categorical_column`
+    has a `missing_bucket`; else they share mean and rows with levels it does not know.
 
     What a row's own label went into would tell the label. An estimator of skest trains
     on means that were learned without the row, in 5 folds, by way of

@@ -114,6 +114,18 @@ def test_nothing_leaks_in_fit(rng, warm_start):
     assert model.loss_ > 0.68
 
 
+def test_a_new_level_is_not_a_gap(rng):
+    """Every second cell is missing, always of one class; of names, few come again."""
+    names = [f"name {i}" for i in rng.choice(600, 600)]
+    is_missing = np.arange(600) % 2 == 0
+    X = pd.DataFrame({"name": np.where(is_missing, None, names)})
+    y = np.where(is_missing, 0, rng.integers(0, 2, 600))
+    model = DNNClassifier(max_iter=10, random_state=0).fit(X, y)
+    share = model.predict_proba(pd.DataFrame({"name": [None, "new", "newer"]}))[:, 1]
+    assert share[0] < 0.2
+    assert share[1] == share[2] > 0.4
+
+
 def test_what_is_refused():
     for make, error, message in [
         (lambda: fc.target_statistics_column("c"), TypeError, "must be a categorical"),
