@@ -205,6 +205,18 @@ def test_other_kinds_of_tables(tmp_path):
         assert_same(found, estimator.predict_proba(X))
 
 
+def test_vectors_in_cells(tmp_path):
+    # Such as embeddings of texts: lists, or arrays, as Parquet files are read.
+    vectors = np.random.default_rng(0).normal(size=(N_ROWS, 3))
+    X = pd.DataFrame({"text": vectors.tolist(), "city": table()["city"]})
+    estimator = small(skest.DNNClassifier).fit(X, names())
+    loaded = load(estimator.export(tmp_path, example=X.head()))
+    for given in (X, X.assign(text=[*vectors]), pl.from_pandas(X)):
+        assert_same(loaded.predict_proba(given), estimator.predict_proba(given))
+    with pytest.raises(ValueError, match="'text' must have as many values in each row"):
+        loaded.predict(X.assign(text=[[1.0], *vectors[1:]]))
+
+
 def test_intervals_are_texts(tmp_path):
     X = table().assign(band=lambda X: pd.cut(X["rooms"], 3))
     estimator = small(skest.LinearClassifier).fit(X[["band"]], names())
