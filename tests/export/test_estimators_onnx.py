@@ -220,6 +220,14 @@ def test_identity_columns_of_few_buckets(tmp_path):
     assert_exported(tmp_path, estimator.fit(X, names()), X)
 
 
+@pytest.mark.parametrize("normalizer", [np.log, lambda x: np.log1p(x)])
+def test_logarithms(normalizer, tmp_path):
+    X = table().assign(price=lambda X: np.exp(3 * X["size"].fillna(0)))
+    columns = [fc.numeric_column("price", normalizer=normalizer)]
+    estimator = small(skest.DNNClassifier, feature_columns=columns).fit(X, names())
+    assert_exported(tmp_path, estimator, X)
+
+
 def test_vectors_in_cells(tmp_path):
     # Such as embeddings of texts: lists, or arrays, as Parquet files are read.
     vectors = np.random.default_rng(0).normal(size=(N_ROWS, 3))
