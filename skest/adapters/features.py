@@ -215,13 +215,20 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
         X = validate_data(estimator, X, reset=reset, **accepted)
     except ValueError as error:
         # scikit-learn knows no feature columns: its message tells neither what to do
-        # with strings nor that skest takes them.
-        if "could not convert string to float" not in str(error):
-            raise
-        raise ValueError(
-            f"An array without 'feature_columns' must hold numbers; {error}. For strings, "
-            "pass a DataFrame or a dictionary of arrays, or describe the columns."
-        ) from error
+        # with strings and sequences nor that skest takes them.
+        if "could not convert string to float" in str(error):
+            raise ValueError(
+                f"An array without 'feature_columns' must hold numbers; {error}. For "
+                "strings, pass a DataFrame or a dictionary of arrays, or describe the "
+                "columns. The transformers of a pipeline give a DataFrame after "
+                "set_output(transform='pandas')."
+            ) from error
+        if "Found array with dim" in str(error):
+            raise ValueError(
+                f"{error} An array of more dimensions is one column, to which you give a "
+                "name: {'x': array}."
+            ) from error
+        raise
     except OverflowError as error:
         raise ValueError(
             f"X holds an integer that is too large for a float ({error}). Scale it, for "

@@ -80,6 +80,10 @@ def _to_predict_with(trial: Any, calibration: TargetScale | None) -> Any:
     core = trial.estimator_
     checkpoint = replace(core.checkpoint, optimizer={}, scalars={})
     trial.estimator_ = core_as_fitted(trial, core.config, checkpoint, weighted=False)
+    # What scikit-learn takes back from the model when its fit has ended: here it would
+    # stay, and a fitted pipeline be saved with its callbacks.
+    for name in ("_skl_callbacks", "_parent_callback_ctx"):
+        vars(trial).pop(name, None)
     return trial
 
 

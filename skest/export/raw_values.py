@@ -183,6 +183,7 @@ class Feature:
         self._numbers_only = bool(spec.get("numbers_only"))
         self._from_texts = bool(spec.get("from_texts"))
         self._is_date = spec.get("unit") is not None
+        self._is_vector = self.shape[1:] not in ((), (1,))
         missing = spec.get("missing")
         self._missing = float("nan") if missing == "nan" else missing
 
@@ -365,6 +366,10 @@ class Feature:
         # In an array of texts each would take as much memory as the longest.
         try:
             array = np.asarray(values, dtype=object if _has_texts(values) else None)
+            # Vectors in the cells of a frame: NumPy looks into them in a list only.
+            if array.ndim == 1 and array.dtype == object and self._is_vector:
+                values = array.tolist()
+                array = np.asarray(values)
         except ValueError:
             raise ValueError(
                 f"The feature {self.name!r} must have as many values in each row; got "

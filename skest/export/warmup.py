@@ -21,6 +21,7 @@ _N_ROWS = 16
 _N_WORDS = 64  # of a feature
 # One of them is not ASCII: engines have to hash its UTF-8.
 _UNKNOWN, _UNKNOWN_NUMBERS = ("unknown word", "ünbekannt"), ("-7", "0.5")
+_POSITIVE = (0.5, 1.0, 3.0)  # of which there are logarithms
 
 
 def looked_up_in_model(model: Any) -> dict[str, list[Any]]:
@@ -70,7 +71,7 @@ def made_up_rows(
         If the model takes none of the rows.
     """
     # From rows of all kinds to the plainest, until the model takes them.
-    for length, may_miss in product((None, 1), (True, False)):
+    for length, may_miss, is_plain in product((None, 1), (True, False), (False, True)):
         # The same rows at every export: one that fails can be told of and repeated.
         draw = np.random.default_rng(0)
         lengths = draw.integers(0, 4, _N_ROWS) if length is None else [1] * _N_ROWS
@@ -78,9 +79,14 @@ def made_up_rows(
         for spec in inputs:
             own = spec if may_miss else spec._replace(missing=None)
             words = known.get(spec.name, ())
+            if is_plain:
+                # Of integers the first are 0 and 1, which any identity column takes.
+                is_float = spec.dtype.startswith("float")
+                words = words[:2] or (_POSITIVE if is_float else ())
             rows[spec.name] = [_cell(own, words, int(n), draw) for n in lengths]
         try:
-            return rows, predict(rows)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                return rows, predict(rows)
         except ValueError as error:
             refusal = error
     raise ExportError(

@@ -297,18 +297,21 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
     """Warn if strings are numbers but for a few, such as "n/a", or in another form."""
     texts = distinct[:MOST_LOOKED_AT]
     others = [text for text in texts if not are_numbers(np.array([text], object))]
-    if others and len(texts) - len(others) > max(9 * len(others), MAX_INDICATOR_LEVELS):
-        warn(
-            f"Column {key!r} holds numbers written as strings, but also {others[0]!r}, and "
-            "is not read as numbers. If they are, let missing values be empty, e.g. by "
-            f"pandas.to_numeric(X[{key!r}], errors='coerce')."
-        )
-    formatted = [text for text in texts if _FORMATTED.match(text)]
-    if len(texts) > MAX_INDICATOR_LEVELS and len(formatted) > 0.9 * len(texts):
+    formatted = [text for text in others if _FORMATTED.match(text)]
+    n_numbers = len(texts) - len(others)
+    # "950" beside "1,200" as well.
+    is_formatted = formatted and n_numbers + len(formatted) > 0.9 * len(texts)
+    if is_formatted and len(texts) > MAX_INDICATOR_LEVELS:
         warn(
             f"Column {key!r} holds numbers or dates in a form that is not read, such as "
             f"{formatted[0]!r}, so that each is a category of its own. Convert them, with "
             "pandas.to_numeric without signs and separators, or pandas.to_datetime."
+        )
+    elif others and n_numbers > max(9 * len(others), MAX_INDICATOR_LEVELS):
+        warn(
+            f"Column {key!r} holds numbers written as strings, but also {others[0]!r}, and "
+            "is not read as numbers. If they are, let missing values be empty, e.g. by "
+            f"pandas.to_numeric(X[{key!r}], errors='coerce')."
         )
 
 

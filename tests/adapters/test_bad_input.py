@@ -218,10 +218,17 @@ def test_strings_in_arrays(blobs):
     X, y = blobs
     words = X.astype(object)
     words[3, 1] = "a"
-    with pytest.raises(ValueError, match="must hold numbers; .*'a'.*DataFrame"):
+    # As a ColumnTransformer that passes columns through has them.
+    with pytest.raises(ValueError, match="must hold numbers; .*'a'.* set_output"):
         make(skest.DNNClassifier).fit(words, y)
     with pytest.raises(ValueError, match="must be numbers; .*'q'"):
         make(skest.DNNRegressor).fit(X, ["q"] * len(X))
+
+
+def test_sequences_without_a_name():
+    X, y = np.zeros((6, 3, 2)), [0, 1] * 3
+    with pytest.raises(ValueError, match=r"array with dim 3.* name: \{'x': array\}"):
+        skest.RNNClassifier(4).fit(X, y)
 
 
 def test_class_weights_of_unknown_classes(classifier_class, blobs):

@@ -12,6 +12,9 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
 from skest import feature_columns as fc
@@ -103,6 +106,17 @@ def test_columns(wide_and_deep, table, tmp_path):
         loaded = way(model, tmp_path / way.__name__)
         np.testing.assert_array_equal(loaded.dnn_feature_columns_.transform(X), vectors)
         assert_same_predictions(loaded, model, X.assign(city="Paris", age=99))
+
+
+def test_folds_in_a_pipeline(tmp_path):
+    # What a pipeline tells its steps for callbacks is of the fit only.
+    X, y = load_iris(return_X_y=True)
+    model = make_pipeline(StandardScaler(), DNNClassifier((4,), max_iter=2)).fit(X, y)
+    assert model[-1].fold_estimators_
+    skops = pytest.importorskip("skops.io")
+    skops.dump(model, tmp_path / "model")
+    loaded = skops.load(tmp_path / "model", trusted=[DNNClassifier])
+    assert_same_predictions(loaded, model, X)
 
 
 def test_functions_of_the_users(table):

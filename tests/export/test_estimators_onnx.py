@@ -13,6 +13,7 @@ import scipy.sparse
 from sklearn.base import is_regressor
 
 import skest
+from skest import feature_columns as fc
 from skest.heads import RegressionHead, SampledSoftmaxHead
 
 pytest.importorskip("onnxruntime")
@@ -203,6 +204,40 @@ def test_other_kinds_of_tables(tmp_path):
         estimator = small(estimator_class).fit(X, names())
         found = load(estimator.export(tmp_path)).predict_proba({"x": X.toarray()})
         assert_same(found, estimator.predict_proba(X))
+
+
+def test_identity_columns_of_few_buckets(tmp_path):
+    X = table().assign(pclass=lambda X: X["rooms"] % 3)
+    pclass = fc.categorical_column_with_identity("pclass", 3)
+    rooms = fc.categorical_column_with_identity("rooms", 9)
+    columns = [pclass, rooms, fc.crossed_column([pclass, rooms], 20)]
+    estimator = small(skest.LinearClassifier, feature_columns=columns).fit(X, names())
+    assert_exported(tmp_path, estimator, X)
+    X["steps"] = [[0, 2, 1][:k] for k in X["pclass"] + 1]
+    steps = fc.sequence_categorical_column_with_identity("steps", 3)
+    steps = fc.embedding_column(steps, 2)
+    estimator = small(skest.RNNClassifier, sequence_feature_columns=[steps])
+    assert_exported(tmp_path, estimator.fit(X, names()), X)
+
+
+@pytest.mark.parametrize("normalizer", [np.log, lambda x: np.log1p(x)])
+def test_logarithms(normalizer, tmp_path):
+    X = table().assign(price=lambda X: np.exp(3 * X["size"].fillna(0)))
+    columns = [fc.numeric_column("price", normalizer=normalizer)]
+    estimator = small(skest.DNNClassifier, feature_columns=columns).fit(X, names())
+    assert_exported(tmp_path, estimator, X)
+
+
+def test_vectors_in_cells(tmp_path):
+    # Such as embeddings of texts: lists, or arrays, as Parquet files are read.
+    vectors = np.random.default_rng(0).normal(size=(N_ROWS, 3))
+    X = pd.DataFrame({"text": vectors.tolist(), "city": table()["city"]})
+    estimator = small(skest.DNNClassifier).fit(X, names())
+    loaded = load(estimator.export(tmp_path, example=X.head()))
+    for given in (X, X.assign(text=[*vectors]), pl.from_pandas(X)):
+        assert_same(loaded.predict_proba(given), estimator.predict_proba(given))
+    with pytest.raises(ValueError, match="'text' must have as many values in each row"):
+        loaded.predict(X.assign(text=[[1.0], *vectors[1:]]))
 
 
 def test_intervals_are_texts(tmp_path):

@@ -225,6 +225,15 @@ def test_numbers_and_dates_in_other_forms_are_told(form):
         infer_feature_columns(X)
 
 
+@pytest.mark.parametrize("step", [7, 60, 900])
+def test_numbers_of_which_some_have_separators_are_told(step):
+    # Of "1,200" pandas.to_numeric(errors="coerce") would make a gap.
+    X = pd.DataFrame({"price": [f"{200 + i * step:,}" for i in range(120)] * 2})
+    with pytest.warns(UserWarning) as told:
+        infer_feature_columns(X)
+    assert ["such as '1," in str(warning.message) for warning in told] == [True]
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("form", ["0{}", "555-{}", "{}-A", "street {}"])
 def test_codes_are_no_numbers_in_other_forms(form):
