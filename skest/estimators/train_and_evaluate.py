@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
-from skest.config.run_config import RunConfig, strategy_of
-from skest.config.strategies import DataParallel, LocalSGD
+from skest.config.run_config import DataParallel, LocalSGD, RunConfig, strategy_of
 from skest.core.checks import as_tuple
 from skest.core.console import INTERRUPTED
 from skest.engine.loop import EndOfTraining

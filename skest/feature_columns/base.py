@@ -12,13 +12,13 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
+from skest.core.console import html_table
 from skest.core.sklearn_compat import (
     CachedParameterNames,
     check_feature_names_in,
     check_sample_weight,
     get_output_config,
 )
-from skest.core.tables import html_table
 from skest.feature_columns.describe import Description, describe
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table

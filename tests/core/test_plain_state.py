@@ -8,7 +8,7 @@ import pytest
 
 from skest import RunConfig
 from skest import feature_columns as fc
-from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import TargetScale
 from skest.core.plain_state import from_plain, to_plain
 from skest.distributed import ClusterSpec, DataParallel, TaskConfig
 

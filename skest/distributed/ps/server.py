@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from skest.config.strategies import AsyncParameterServer
+from skest.config.run_config import AsyncParameterServer
 from skest.distributed.layout import outline, room_for
 from skest.distributed.ps.connection import Peer, RefusedError, Session, listen, welcome
 from skest.distributed.ps.messages import Message, Op, Reader, Status, WireError
