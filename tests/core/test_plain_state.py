@@ -55,6 +55,7 @@ def test_only_classes_of_skest_are_made():
         "skest.estimators.estimator:Path",
         "skest.adapters.dnn:dnn_model_fn",  # no class
         "skest.adapters.dnn:Nothing",
+        "skest.adapters.former:Thing",  # of another version
         "skest",
     ]:
         with pytest.raises(
