@@ -154,11 +154,6 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         return None
 
     @property
-    def encoder(self) -> "FeatureColumn":
-        """Column that encodes for this one: itself, unless it only wraps another."""
-        return self
-
-    @property
     def _parts(self) -> "Iterator[FeatureColumn]":
         """Columns among the parameters."""
         return _columns_among(self.get_params(deep=False).values())

@@ -328,9 +328,9 @@ class ParameterServer:
         contents = {"tensors": outline(part.tensors), "optimizers": part.optimizers}
         return reply._replace(control=contents), part.tensors
 
-    def reply(self, status: Status = Status.OK, **fields: Any) -> Message:
+    def reply(self, **fields: Any) -> Message:
         """Return a reply, which tells the global step."""
-        return Message(status, self.step, **fields)
+        return Message(Status.OK, self.step, **fields)
 
     @property
     def variables(self) -> Variables | None:
