@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from skest.checkpoints.warm_start import WarmStartSettings
     from skest.config.run_config import KeepBest, RunConfig
     from skest.estimators.estimator import Estimator
+    from skest.estimators.evaluations import EvalSpec
     from skest.estimators.extenders import add_metrics
-    from skest.estimators.specs import EvalSpec, TrainSpec
-    from skest.estimators.train_and_evaluate import train_and_evaluate
+    from skest.estimators.train_and_evaluate import TrainSpec, train_and_evaluate
     from skest.keys import ModeKeys
     from skest.spec import EstimatorSpec
 
@@ -86,7 +86,7 @@ _MODULES = {
     "DNNRegressor": "adapters.dnn",
     "Estimator": "estimators.estimator",
     "EstimatorSpec": "spec",
-    "EvalSpec": "estimators.specs",
+    "EvalSpec": "estimators.evaluations",
     "KeepBest": "config.run_config",
     "LinearClassifier": "adapters.linear",
     "LinearEstimator": "adapters.linear",
@@ -99,7 +99,7 @@ _MODULES = {
     "RNNClassifier": "adapters.rnn",
     "RNNRegressor": "adapters.rnn",
     "RunConfig": "config.run_config",
-    "TrainSpec": "estimators.specs",
+    "TrainSpec": "estimators.train_and_evaluate",
     "VocabInfo": "checkpoints.vocab_info",
     "WarmStartSettings": "checkpoints.warm_start",
     "__version__": "_version",

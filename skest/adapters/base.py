@@ -29,13 +29,12 @@ from skest.adapters.fit import (
     keep_embeddings,
     train_core,
 )
-from skest.adapters.folds import fit_by_folds
+from skest.adapters.folds import evaluation, fit_by_folds, predictions
 from skest.adapters.held_out import Course, LiveScore, fit_with_part_held_out
 from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
 from skest.adapters.summary import chosen_table, summary_html, summary_text
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.together import evaluation, predictions
+from skest.adapters.targets.base import TargetScale
 from skest.adapters.warm_source import (
     source_scale,
     whole_source,

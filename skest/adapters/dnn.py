@@ -9,9 +9,15 @@ from typing import Any, ClassVar
 
 from skest.adapters import allowed
 from skest.adapters.base import ModelFunction, SkestEstimator
-from skest.adapters.mixed import SkestHeadEstimator, SkestMixedEstimator, cells_by_head
 from skest.adapters.parameters import OptimizerParameters, parameter, with_parameters
-from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
+from skest.adapters.predictors import (
+    LossParameters,
+    SkestClassifier,
+    SkestHeadEstimator,
+    SkestMixedEstimator,
+    SkestRegressor,
+    cells_by_head,
+)
 from skest.adapters.targets.base import Target
 from skest.adapters.targets.infer import several_targets
 from skest.canned.dnn import dnn_model_fn

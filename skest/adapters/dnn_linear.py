@@ -6,9 +6,13 @@ from typing import Any, ClassVar
 
 from skest.adapters import allowed
 from skest.adapters.base import ModelFunction, SkestEstimator
-from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.parameters import OptimizerParameters, parameter, with_parameters
-from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
+from skest.adapters.predictors import (
+    LossParameters,
+    SkestClassifier,
+    SkestHeadEstimator,
+    SkestRegressor,
+)
 from skest.canned.dnn_linear import dnn_linear_combined_model_fn
 from skest.feature_columns.columns import FeatureColumns
 

@@ -12,8 +12,8 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.fit import core_on_cpu, drop_embeddings
+from skest.adapters.folds import predictions
 from skest.adapters.targets.several import SeveralTargets
-from skest.adapters.together import predictions
 from skest.adapters.user_model import BARE_KEY, UserModel
 from skest.checkpoints.checkpoint import load_variables
 from skest.core.console import said_if_long

@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from skest.adapters.epochs import CallbackHook, Progress
 from skest.adapters.features import WEIGHT_KEY
-from skest.adapters.target_scale import scaled_target_model_fn
+from skest.adapters.targets.base import scaled_target_model_fn
 from skest.adapters.warm_source import known_settings
 from skest.canned.optimization import table_scope
 from skest.checkpoints.checkpoint import Checkpoint

@@ -9,8 +9,7 @@ import torch
 
 from skest.adapters.features import Rows
 from skest.adapters.recipe import LAST_PART
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Scored, Target
+from skest.adapters.targets.base import Scored, Target, TargetScale
 from skest.core.console import voice
 from skest.engine.evaluation import predict_batch
 from skest.hooks.base import Run

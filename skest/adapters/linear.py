@@ -10,9 +10,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from skest.adapters import allowed
 from skest.adapters.base import ModelFunction, SkestEstimator
 from skest.adapters.features import WEIGHT_KEY, Rows
-from skest.adapters.mixed import SkestHeadEstimator
 from skest.adapters.parameters import OptimizerParameters, parameter, with_parameters
-from skest.adapters.predictors import LossParameters, SkestClassifier, SkestRegressor
+from skest.adapters.predictors import (
+    LossParameters,
+    SkestClassifier,
+    SkestHeadEstimator,
+    SkestRegressor,
+)
 from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns

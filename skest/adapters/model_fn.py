@@ -14,7 +14,7 @@ from skest.adapters.base import SkestEstimator
 from skest.adapters.features import ARRAY_KEY, is_table
 from skest.adapters.parameters import TrainingParameters, parameter, with_parameters
 from skest.adapters.predictors import SkestClassifier, SkestRegressor
-from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import TargetScale
 from skest.adapters.targets.classes import LabelsTarget
 from skest.adapters.targets.numbers import NumberTarget
 from skest.engine.model import model_fn_arguments

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from skest.checkpoints.layers import layers_of
-from skest.core.tables import TitledTable, html_table
+from skest.checkpoints.checkpoint import layers_of
+from skest.core.console import TitledTable, html_table
 from skest.feature_columns.describe import describe
 
 _MOST_CLASSES = 5

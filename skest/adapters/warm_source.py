@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from sklearn.frozen import FrozenEstimator
 from torch import Tensor
 
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Target
+from skest.adapters.targets.base import Target, TargetScale
 from skest.canned.optimization import part_prefix, table_scope
 from skest.checkpoints.vocab_info import VocabInfo
 from skest.checkpoints.warm_start import (

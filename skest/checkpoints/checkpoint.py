@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Checkpoint`: the state of a training run."""
+"""`Checkpoint`: the state of a training run, and what a person is told of it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from skest.core.console import TitledTable
 from skest.core.random import RunRandom
+from skest.core.resources import bytes_in_words
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl
@@ -247,3 +249,31 @@ def _copy(tensor: Tensor) -> Tensor:
 
 def _shape(tensor: Tensor | None) -> str:
     return "missing" if tensor is None else str(tuple(tensor.shape))
+
+
+_MOST_SHAPES = 3
+
+
+def layers_of(checkpoint: Checkpoint) -> TitledTable:
+    """Return a line about each module that has variables of its own."""
+    modules: dict[str, list[Any]] = {}
+    for name, variable in checkpoint.variables.items():
+        modules.setdefault(name.rpartition(".")[0], []).append(variable)
+    rows = []
+    for name, tensors in modules.items():
+        shapes = [" x ".join(map(str, v.shape)) or "1" for v in tensors]
+        if len(shapes) > _MOST_SHAPES:
+            shapes = [f"{len(shapes)} tensors"]
+        n_values = sum(v.numel() for v in tensors)
+        rows.append((name or "(itself)", ", ".join(shapes), f"{n_values:,}"))
+    n_values = sum(v.numel() for v in checkpoint.variables.values())
+    title = (
+        f"Layers: {n_values:,} parameter{'s' * (n_values != 1)}, "
+        f"{_memory(checkpoint.variables)}, and {_memory(checkpoint.optimizer)} of the "
+        "optimizer"
+    )
+    return TitledTable(title, ("layer", "shapes", "parameters"), rows)
+
+
+def _memory(tensors: Mapping[str, Tensor]) -> str:
+    return bytes_in_words(sum(v.nbytes for v in tensors.values()))

@@ -23,8 +23,8 @@ from skest.checkpoints.format import is_checkpoint, read_checkpoint
 from skest.checkpoints.store import DirectoryStore
 from skest.checkpoints.vocab_info import VocabInfo
 from skest.core.checks import as_tuple
+from skest.core.console import TitledTable
 from skest.core.files import list_versions
-from skest.core.tables import TitledTable
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.optimizers.dual_ascent import DualAscent
 from skest.optimizers.ftrl import Ftrl

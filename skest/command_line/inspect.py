@@ -7,8 +7,8 @@ from typing import Any
 
 from skest.command_line import tables
 from skest.core.checks import ArgumentParser
+from skest.core.console import text_table
 from skest.core.files import list_versions
-from skest.core.tables import text_table
 from skest.export.artifact import described_type
 from skest.export.runtime import load
 
@@ -77,8 +77,8 @@ def _model(path: Path) -> _Answer:
 
 
 def _checkpoint(path: Path) -> _Answer:
+    from skest.checkpoints.checkpoint import layers_of
     from skest.checkpoints.format import read_checkpoint
-    from skest.checkpoints.layers import layers_of
 
     # Reads all of it: the checksums tell whether it is whole.
     checkpoint = read_checkpoint(path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a person and a training tell each other: Ctrl-C, and lines that are printed.
+"""What a person and a training tell each other: Ctrl-C, lines that are printed, tables.
 
 Ctrl-C ends a training between two steps; elsewhere it raises KeyboardInterrupt.
 """
@@ -10,11 +10,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, copy_context
+from html import escape
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 INTERRUPTED = "interrupted by Ctrl-C"
 _A_FEW_SECONDS = 3.0
@@ -206,3 +207,41 @@ def _tell(text: str) -> None:
     heard = listener()
     if heard is not None:  # none in another process, where hooks may run
         heard.line(text)
+
+
+class TitledTable(NamedTuple):
+    """A table with a title."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+    def text(self) -> str:
+        """Return it as text."""
+        return f"{self.title}\n{text_table([self.head, *self.rows])}"
+
+
+def text_table(rows: Sequence[Sequence[str]], widest: int = 90) -> str:
+    """Return rows of cells in columns that are aligned; long cells are cut."""
+    cut = [[c if len(c) <= widest else f"{c[: widest - 1]}…" for c in r] for r in rows]
+    widths = [max(map(len, column)) for column in zip(*cut, strict=True)]
+    return "\n".join(
+        "  ".join(f"{c:<{w}}" for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in cut
+    )
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table that a click on its caption opens, as those of scikit-learn."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        *short, last = map(escape, cells)
+        first = "".join(f"<{tag} nowrap>{cell}</{tag}>" for cell in short)
+        return f"<tr align=left>{first}<{tag}>{last}</{tag}></tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    return (
+        '<details class="skest" style="font-family: monospace">'
+        f"<summary>{escape(caption)}</summary><table cellpadding=3>"
+        f"<thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table></details>"
+    )

@@ -7,6 +7,7 @@ memory; and a file made with a GPU can be read without one.
 """
 
 import importlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,9 @@ def class_named(name: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = None
     if module.partition(".")[0] == _PACKAGE:
-        found = importlib.import_module(module)
+        # Other versions may have another module.
+        with suppress(ModuleNotFoundError):
+            found = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part, None)
     # A module of skest has names of others, too: "skest.core.files:os.system" is none.

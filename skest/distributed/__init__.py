@@ -8,7 +8,7 @@ in parameter servers (`ps`). `launch` and `ray` start scripts as all tasks of a 
 """
 
 from skest.config.cluster import ClusterSpec, TaskConfig, task_from_env
-from skest.config.strategies import (
+from skest.config.run_config import (
     AsyncParameterServer,
     DataParallel,
     LocalSGD,

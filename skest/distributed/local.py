@@ -20,8 +20,7 @@ import torch
 from joblib.parallel import get_active_backend
 
 from skest.checkpoints.store import MemoryStore
-from skest.config.run_config import RunConfig
-from skest.config.strategies import AsyncParameterServer, SharedMemory
+from skest.config.run_config import AsyncParameterServer, RunConfig, SharedMemory
 from skest.core.random import child_seed
 from skest.distributed.processes import TASK, Processes, read_job, write_job
 from skest.distributed.ps.server import serve_at

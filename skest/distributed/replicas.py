@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from skest.config.cluster import secret_of_cluster
-from skest.config.run_config import RunConfig, strategy_of
-from skest.config.strategies import AsyncParameterServer, DataParallel, LocalSGD
+from skest.config.run_config import (
+    AsyncParameterServer,
+    DataParallel,
+    LocalSGD,
+    RunConfig,
+    strategy_of,
+)
 from skest.distributed.local import train_locally
 from skest.distributed.ps.server import serve_parameters
 from skest.distributed.ps.worker import AsyncReplica, TrainingOverError

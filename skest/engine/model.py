@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from skest.checkpoints.checkpoint import Checkpoint
-from skest.config.run_config import RunConfig
-from skest.config.strategies import SharedMemory, Strategy
+from skest.config.run_config import RunConfig, SharedMemory, Strategy
 from skest.core.random import RunRandom
 from skest.core.resources import explained_out_of_memory, resolve_device
 from skest.inputs.array_dataset import count_rows

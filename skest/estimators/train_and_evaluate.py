@@ -1,29 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train_and_evaluate`: training, with evaluations and exports along the way."""
+"""`TrainSpec`; `train_and_evaluate`: training, with evaluations and exports on the way."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
-from skest.config.run_config import RunConfig, strategy_of
-from skest.config.strategies import DataParallel, LocalSGD
-from skest.core.checks import as_tuple
+from skest.config.run_config import DataParallel, LocalSGD, RunConfig, strategy_of
+from skest.core.checks import Several, as_tuple, check_input_fn, check_integer
 from skest.core.console import INTERRUPTED
 from skest.engine.loop import EndOfTraining
 from skest.estimators.estimator import Estimator
 from skest.estimators.evaluations import (
+    EvalSpec,
     Evaluation,
     finish_evaluations,
+    set_all,
     was_asked_for,
     went_through_input,
 )
-from skest.estimators.specs import EvalSpec, TrainSpec
 from skest.exceptions import CorruptCheckpointError
-from skest.hooks.base import Run
+from skest.hooks.base import Hook, Run
 from skest.hooks.steps import CheckpointListener
 
 _logger = logging.getLogger("skest")
@@ -33,6 +34,50 @@ _PAUSE = 0.5
 # As `_DELAY_SECS_PER_WORKER` of tensorflow_estimator's training.py.
 _SECONDS_BETWEEN_STARTS = 5.0
 _SECONDS_TO_NOTE_END = 30.0  # the last checkpoint comes first
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """What `train_and_evaluate` trains with (``tf.estimator.TrainSpec``).
+
+    Parameters
+    ----------
+    input_fn : callable
+        As for ``Estimator.train``.
+    max_steps : int, default=None
+        Global step to stop at. With None training ends with the input, or by a hook.
+    hooks : Hook or iterable of Hook, default=()
+        Run around every step.
+    saving_listeners : CheckpointListener or iterable of them, default=()
+        Called around every checkpoint, before it is evaluated.
+
+    Raises
+    ------
+    TypeError
+        If a field has the wrong type.
+    ValueError
+        If `max_steps` is not positive.
+
+    Examples
+    --------
+    >>> import skest
+    >>> def input_fn():
+    ...     return [([[1.0], [2.0]], [2.0, 4.0])]
+    >>> skest.TrainSpec(input_fn, max_steps=1000).max_steps
+    1000
+    """
+
+    input_fn: Callable[..., Any]
+    max_steps: int | None = None
+    hooks: Several[Hook] = ()
+    saving_listeners: Several[CheckpointListener] = ()
+
+    def __post_init__(self) -> None:
+        check_input_fn(self.input_fn, "TrainSpec")
+        if self.max_steps is not None:
+            check_integer(self.max_steps, "max_steps", "TrainSpec", 1)
+        set_all(self, "hooks", Hook)
+        set_all(self, "saving_listeners", CheckpointListener)
 
 
 class Role(Enum):

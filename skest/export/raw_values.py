@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.core.dates import without_zone
-from skest.core.words import split_text
+from skest.core.texts import split_text, without_zone
 
 Parts = Mapping[str, Sequence[str]]
 
@@ -166,7 +165,7 @@ class Feature:
         Its entry in the manifest: ``dtype``; ``shape`` (None for sizes that are free);
         ``missing``, what stands for a missing value and fills up shorter lists, unless
         none may be missing; ``delimiter``, what separates the values in a text (see
-        `skest.core.words`);
+        `skest.core.texts`);
         ``columns``, if it is made of several columns of a table; ``texts_only``, if an
         integer is no text; ``numbers_only``, if a text must be a number or blank;
         ``from_texts``, if a number may be written as a text; and ``unit``, if the

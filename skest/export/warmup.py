@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.core.words import joined_text
+from skest.core.texts import joined_text
 from skest.exceptions import ExportError
 from skest.export.onnx.inputs import NO_INTEGER, InputSpec
 from skest.export.raw_values import Feature, columns_of

@@ -53,9 +53,10 @@ from skest.feature_columns.sequence import (
 )
 from skest.feature_columns.shared import SharedEmbeddingColumn, shared_embeddings
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
-from skest.feature_columns.target_ridge import TargetRidgeColumn, target_ridge_column
 from skest.feature_columns.target_statistics import (
+    TargetRidgeColumn,
     TargetStatisticsColumn,
+    target_ridge_column,
     target_statistics_column,
 )
 from skest.feature_columns.vocabulary import (

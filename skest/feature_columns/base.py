@@ -12,13 +12,13 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 
+from skest.core.console import html_table
 from skest.core.sklearn_compat import (
     CachedParameterNames,
     check_feature_names_in,
     check_sample_weight,
     get_output_config,
 )
-from skest.core.tables import html_table
 from skest.feature_columns.describe import Description, describe
 from skest.feature_columns.sources import is_key
 from skest.feature_columns.table import Key, Table
@@ -152,11 +152,6 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
     def weight_key(self) -> str | None:
         """Key of the weights of the ids in the result of `encode`, if they have some."""
         return None
-
-    @property
-    def encoder(self) -> "FeatureColumn":
-        """Column that encodes for this one: itself, unless it only wraps another."""
-        return self
 
     @property
     def _parts(self) -> "Iterator[FeatureColumn]":

@@ -20,7 +20,7 @@ import pandas as pd
 from pandas.api.types import infer_dtype, is_hashable, is_numeric_dtype
 
 from skest.core.checks import warn
-from skest.core.words import split_text
+from skest.core.texts import split_text
 
 Cells = np.ndarray | pd.Series
 
@@ -608,7 +608,7 @@ def split(cells: Factorized, delimiter: str, key: Hashable) -> Factorized:
     cells : Factorized
         One string in each cell; codes of shape (n_rows,) or (n_rows, 1).
     delimiter : str
-        What stands between two values; see `skest.core.words.split_text`.
+        What stands between two values; see `skest.core.texts.split_text`.
     key : str or int
         Name of the column, for messages.
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import warn
-from skest.core.words import WORDS
+from skest.core.texts import WORDS
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
@@ -31,8 +31,10 @@ from skest.feature_columns.sequence import (
 )
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key, Table
-from skest.feature_columns.target_ridge import target_ridge_column
-from skest.feature_columns.target_statistics import target_statistics_column
+from skest.feature_columns.target_statistics import (
+    target_ridge_column,
+    target_statistics_column,
+)
 from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
 
 #: Categories with at most so many levels become an indicator, others an embedding.

@@ -25,7 +25,7 @@ from skest.feature_columns.base import (
     innermost,
 )
 from skest.feature_columns.choice import chosen_columns
-from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.dense import CategoricalWrapper, EmbeddingColumn
 from skest.feature_columns.table import Key, Table
 
 _WHOLE = "x"  # key of all columns of an array
@@ -504,7 +504,9 @@ def _check_distinct(columns: list[FeatureColumn]) -> None:
                 "give X the raw column a second time under another name."
             )
         by_name[column.name] = column
-        source = column.encoder
+        # All over one categorical column read the same ids.
+        is_over = isinstance(column, CategoricalWrapper)
+        source = column.categorical_column if is_over else column
         # The result of `encode` is one dictionary: two columns may share an entry, if
         # it is the same.
         keys = (column.encoded_key, column.length_key, column.weight_key)

@@ -19,7 +19,6 @@ from skest.core.checks import (
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
-    FeatureColumn,
     Matrix,
     OverCategorical,
     TrainedColumn,
@@ -36,11 +35,6 @@ _DRAWN_AT_ONCE = 2**20
 
 class CategoricalWrapper(OverCategorical, DenseColumn):
     """Dense column over a categorical one, the parameter `categorical_column`."""
-
-    @property
-    def encoder(self) -> FeatureColumn:
-        """The categorical column."""
-        return self.categorical_column
 
     @property
     def encoded_key(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import check_choice
-from skest.core.dates import DATE, without_zone
+from skest.core.texts import DATE, without_zone
 from skest.feature_columns.cells import Cells, numbers
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table

@@ -10,7 +10,6 @@ from sklearn.exceptions import NotFittedError
 from skest.core.checks import check_integer
 from skest.feature_columns.base import (
     CategoricalColumn,
-    FeatureColumn,
     check_categorical,
     innermost,
 )
@@ -180,12 +179,6 @@ class SharedEmbeddingColumn(EmbeddingColumn):
 
     # A vocabulary that is learned from all columns gives other ids than that of the
     # categorical column alone, so that its entry cannot serve both.
-
-    @property
-    def encoder(self) -> FeatureColumn:
-        """The column itself."""
-        return self
-
     @property
     def encoded_key(self) -> str:
         """Key of the categorical column behind the name of the table."""

@@ -17,8 +17,7 @@ from skest.core.checks import each_once, warn
 from skest.core.console import listener
 from skest.core.sklearn_compat import Interval
 from skest.model_selection.ensemble import check_can_average, greedy_ensemble
-from skest.model_selection.progress import UNFINISHED
-from skest.model_selection.tasks import Tasks
+from skest.model_selection.tasks import UNFINISHED, Tasks
 
 _ROUNDS = 32  # as TabPack has (arXiv 2607.05380)
 

@@ -8,7 +8,7 @@ import pytest
 
 from skest import RunConfig
 from skest import feature_columns as fc
-from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import TargetScale
 from skest.core.plain_state import from_plain, to_plain
 from skest.distributed import ClusterSpec, DataParallel, TaskConfig
 
@@ -55,6 +55,7 @@ def test_only_classes_of_skest_are_made():
         "skest.estimators.estimator:Path",
         "skest.adapters.dnn:dnn_model_fn",  # no class
         "skest.adapters.dnn:Nothing",
+        "skest.adapters.former:Thing",  # of another version
         "skest",
     ]:
         with pytest.raises(

@@ -172,7 +172,7 @@ def test_edges_of_a_tree_are_where_the_target_changes():
 
 
 @pytest.mark.parametrize("boundaries", ["distinct:9", "quantiles:9", "tree:9"])
-def test_a_weight_of_two_counts_like_two_rows(boundaries):
+def test_a_weight_of_two_counts_like_two_rows(boundaries, rng):
     x = np.append(rng.exponential(size=300).round(1), [50, 51])
     y = np.append(np.sin(x[:-2]) > 0.5, [True, False])
     weight = np.append(rng.integers(1, 4, 300), [0, 0])

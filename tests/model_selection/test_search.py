@@ -366,7 +366,7 @@ def test_halving_asks_for_a_number_of_epochs(cancer):
 
 
 def test_a_search_says_how_far_it_is(cancer, capsys, monkeypatch):
-    monkeypatch.setattr("skest.model_selection.progress._FIRST", 0.0)
+    monkeypatch.setattr("skest.model_selection.tasks._FIRST", 0.0)
     model = clone(MODEL).set_params(verbose=1)
     search = GridSearchCV(model, RATES, cv=2, verbose=1).fit(*cancer)
     said = capsys.readouterr().out.splitlines()

@@ -17,7 +17,7 @@ from skorch.history import History
 from skorch.utils import TeeGenerator, to_device, to_numpy
 from torch import Tensor, nn
 
-from skest.adapters.target_scale import learned_logits
+from skest.adapters.targets.base import learned_logits
 from skest.hooks.base import EpochwiseHook, Run
 from skest.inputs.array_dataset import ArrayDataset, count_rows, take_rows
 from skest.inputs.batches import Source, tensor_batches

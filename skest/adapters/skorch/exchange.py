@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from skest.adapters.base import SkestEstimator
 from skest.adapters.model_fn import SkestModelFn
-from skest.adapters.target_scale import TargetScale
+from skest.adapters.targets.base import TargetScale
 from skest.adapters.user_model import GIVEN_PARAMS
 from skest.canned.dnn import member_loss
 from skest.checkpoints.checkpoint import Checkpoint, load_variables

@@ -15,8 +15,7 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Scored, Target
+from skest.adapters.targets.base import Predictions, Scored, Target, TargetScale
 from skest.feature_columns.cells import TIMES_AMONG_OBJECTS
 from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.multi_label import MultiLabelHead

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import column_or_1d
 
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Scored, Target
+from skest.adapters.targets.base import Predictions, Scored, Target, TargetScale
 from skest.adapters.targets.classes import ClassTarget, LabelsTarget, without_na
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
 from skest.adapters.targets.several import SeveralTargets, columns_of

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import r2_score
 
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Scored, Target
+from skest.adapters.targets.base import Predictions, Scored, Target, TargetScale
 from skest.core.sklearn_compat import check_y
 from skest.feature_columns.cells import numbers
 from skest.heads.regression import (

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import issparse
 
-from skest.adapters.target_scale import TargetScale
-from skest.adapters.targets.base import Predictions, Scored, Target
+from skest.adapters.targets.base import Predictions, Scored, Target, TargetScale
 from skest.feature_columns.sources import is_frame
 from skest.feature_columns.table import Table
 from skest.heads.multi_head import MultiHead

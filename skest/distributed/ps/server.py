@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from skest.config.strategies import AsyncParameterServer
+from skest.config.run_config import AsyncParameterServer
 from skest.distributed.layout import outline, room_for
 from skest.distributed.ps.connection import Peer, RefusedError, Session, listen, welcome
 from skest.distributed.ps.messages import Message, Op, Reader, Status, WireError
@@ -328,9 +328,9 @@ class ParameterServer:
         contents = {"tensors": outline(part.tensors), "optimizers": part.optimizers}
         return reply._replace(control=contents), part.tensors
 
-    def reply(self, status: Status = Status.OK, **fields: Any) -> Message:
+    def reply(self, **fields: Any) -> Message:
         """Return a reply, which tells the global step."""
-        return Message(status, self.step, **fields)
+        return Message(Status.OK, self.step, **fields)
 
     @property
     def variables(self) -> Variables | None:

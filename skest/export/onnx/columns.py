@@ -26,8 +26,10 @@ from skest.feature_columns.shared import SharedEmbeddingColumn
 from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
-from skest.feature_columns.target_ridge import TargetRidgeColumn
-from skest.feature_columns.target_statistics import TargetStatisticsColumn
+from skest.feature_columns.target_statistics import (
+    TargetRidgeColumn,
+    TargetStatisticsColumn,
+)
 from skest.feature_columns.vocabulary import VocabularyColumn
 
 # Before 1.20, ONNX Runtime multiplies no uint64; the bits of the product are the same.

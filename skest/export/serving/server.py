@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small server of exported models, on ``http.server`` of the standard library."""
+"""A small server of exported models, on ``http.server`` of the standard library.
+
+At ``/`` is a page with a form for each model, to ask it in a browser.
+"""
 
 import contextlib
 import functools
@@ -15,16 +18,24 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote
 
 from skest.core.files import explained
-from skest.export.runtime import load
-from skest.export.serving import open_inference, page, tf_rest
+from skest.export.runtime import Model, load
+from skest.export.serving import open_inference, tf_rest
 from skest.export.serving.requests import Call, Catalog, Limits, RequestError, Route
 
 _LOGGER = logging.getLogger(__name__)
 _ROUTES = (*tf_rest.ROUTES, *open_inference.ROUTES)
+_PAGE_PATH = "/"
+_PAGE_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    # Names of models and columns are data: they can load nothing from elsewhere.
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; "
+    "style-src 'unsafe-inline'; connect-src 'self'",
+}
 
 
 class ModelServer:
@@ -251,9 +262,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 body = self._body()
                 catalog, limits = self.server.catalog, self.server.limits
                 # The only answer that is no JSON.
-                if path == page.PATH and self.command in ("GET", "HEAD"):
-                    headers = page.HEADERS
-                    status, answer = 200, page.page_of(catalog)
+                if path == _PAGE_PATH and self.command in ("GET", "HEAD"):
+                    headers = _PAGE_HEADERS
+                    status, answer = 200, _page_of(catalog)
                 else:
                     # Before a slot is taken: a wrong address is told also under load.
                     route, found = _route(self.command, path)
@@ -381,3 +392,32 @@ def _as_json(document: Any) -> bytes:
             400,
             "The model gives no finite number for these values. Are some very large?",
         ) from None
+
+
+def _page_of(catalog: Catalog) -> bytes:
+    """Return the page, with the newest version of each model that is served."""
+    models = {
+        name: _columns(served.newest[1])
+        for name, served in catalog.models.items()
+        if served.newest
+    }
+    page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    # Inside of a script, "</" would end it.
+    return page.replace("MODELS", json.dumps(models).replace("<", "\\u003c")).encode()
+
+
+def _columns(model: Model) -> dict[str, str]:
+    """Return the columns that a model takes, and how a person writes each."""
+    return {
+        column: _kind(model.features[feature], column != feature)
+        for column, feature in model.names_of().items()
+    }
+
+
+def _kind(feature: Any, is_part: bool) -> str:
+    is_list = any(size != 1 for size in feature["shape"][1:])
+    if is_list and not is_part:
+        return "json"
+    if feature.get("unit"):
+        return "date"
+    return "string" if feature["dtype"] == "string" else "number"

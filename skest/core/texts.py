@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dates and times, also as strings in ISO form: what a time zone makes of them."""
+"""What is written in one text: several values between delimiters, or a date."""
 
 import re
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,7 +24,7 @@ def without_zone(cell: Any) -> Any:
 
     Examples
     --------
-    >>> from skest.core.dates import without_zone
+    >>> from skest.core.texts import without_zone
     >>> without_zone("2026-01-31T00:30+02:00")
     datetime.datetime(2026, 1, 30, 22, 30)
     >>> without_zone("2026-01-31Z")
@@ -41,3 +42,28 @@ def without_zone(cell: Any) -> Any:
         except OverflowError as error:
             raise ValueError(str(error)) from None
     return cell
+
+
+#: The delimiter that stands for the words of a text.
+WORDS = r"\w+"
+
+
+def split_text(text: str, delimiter: str) -> list[str]:
+    r"""Return the parts of a text between delimiters; of ``r"\w+"``, its words.
+
+    Words are in lower case, without what stands between them.
+
+    Examples
+    --------
+    >>> from skest.core.texts import split_text
+    >>> split_text("a||b", "|"), split_text("Well, it's OK!", r"\w+")
+    (['a', '', 'b'], ['well', 'it', 's', 'ok'])
+    """
+    if delimiter == WORDS:
+        return re.findall(WORDS, text.lower())
+    return text.split(delimiter)
+
+
+def joined_text(parts: Iterable[str], delimiter: str) -> str:
+    """Return a text that has these parts."""
+    return (" " if delimiter == WORDS else delimiter).join(parts)
