@@ -40,8 +40,7 @@ assert {{result["status"] for result in results}} == {{"passed"}}
 ```
 
 Which checks there are depends on what an estimator says that it can do: take weights,
-several labels per row, `partial_fit`. So the number of checks counts, too. None of skest is
-expected to fail.
+several labels per row, `partial_fit`. So the number of checks counts, too.
 
 {table}
 

@@ -30,19 +30,18 @@ and Keras, on the same work: the same rows, sizes of batches, optimizer and numb
 `{folder}/`.
 
 - The contenders take turns, and what is printed are medians of several rounds. In training,
-  those of this environment are under way side by side, each in a process that goes on for
+  those of this environment run side by side, each in a process that goes on for
   50 ms whenever it is its turn, and their processor time counts: the clock of a machine
   that others share halves and doubles within seconds, and so all meet the same one. What
   is in other environments, compiles, or has more than one thread, is timed on the wall;
   so is all in runs that are not called "side by side" at the end.
 - In parentheses: how many times as good as the contender in the first row, the median over
-  the rounds; more than 1 is better than it. The best of each column is bold. What is in
+  the rounds; more than 1 is better. The best of each column is bold. What is in
   italics is no contender, but a bound for all of them: it does only a part of the work.
 - All have one intra-op thread.
-- The loop by hand takes batches with `index_select`; Adam is the fused one.
-- Nobody was asked for checkpoints. tf.estimator always writes some, at the beginning and at
-  the end of a training: its times include them. skest keeps its checkpoint in memory
-  without a `model_dir`; the others have none.
+- The loop by hand takes batches with `index_select`.
+- Nobody was asked for checkpoints; tf.estimator writes some all the same: its times
+  include them.
 - tf.estimator and Keras run in environments of their own, as in their documentation: the
   one with `numpy_input_fn`, which is faster here than `tf.data` of arrays, the other with
   arrays. They are timed after a short training in the same process, as the others are

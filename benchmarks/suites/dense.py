@@ -19,7 +19,7 @@ from benchmarks.measure import Case, Settings, Suite, Timed
 
 TEXT = """\
 A whole `fit` of a network of 128 and 64 units on 30 numbers, Adam 1e-3, all that belongs to
-it included; the same rows, number of epochs and size of batches for all. By hand, in skest
+it included. By hand, in skest
 and in skorch, Adam is the fused one of PyTorch; the others have their own. The matrix
 products alone are those of the layers, forward and backward, of as many steps."""
 

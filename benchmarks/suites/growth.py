@@ -13,8 +13,7 @@ from benchmarks.measure import Case, Settings, Suite, Timed
 
 ROWS_TEXT = """\
 A whole `fit` of a network of 128 and 64 units on 10 numbers, Adam 1e-3, batches of 1,024,
-as the number of rows grows; small tables are gone through more than once. If the speed does
-not fall, time grows as the table does."""
+as the number of rows grows; small tables are gone through more than once."""
 COLUMNS_TEXT = """\
 The same with batches of 512 as the number of columns grows, as an array and as the columns
 of a DataFrame."""

@@ -16,8 +16,7 @@ from benchmarks.measure import Case, Settings, Suite, Timed
 
 TEXT = """\
 `GridSearchCV` over learning rates of a network of 128 and 64 units with 30 numbers, batches
-of 128, 5 epochs; one candidate after the other (`n_jobs=1`). So many short trainings show
-what each costs besides its steps."""
+of 128, 5 epochs; one candidate after the other (`n_jobs=1`)."""
 BATCH_SIZE, N_EPOCHS, N_FOLDS = 128, 5, 5
 
 

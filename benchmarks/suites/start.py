@@ -10,8 +10,7 @@ from benchmarks.suites import memory
 
 TEXT = """\
 From the start of a process until it has trained for an epoch with 30 numbers: the time of
-its imports, and of all that is done once. So long waits who starts workers, as
-`GridSearchCV(n_jobs=2)` does."""
+its imports, and of all that is done once."""
 
 
 def cases(settings: Settings) -> Iterable[Case]:
