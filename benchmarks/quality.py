@@ -149,7 +149,9 @@ def main(arguments: Sequence[str]) -> None:
                     print(line, file=file, flush=True)
                     print(line, flush=True)
     if given.write:
-        print(quality_page.write(path, given.rows))
+        # The page has all rows of larger tables in a part of its own.
+        n_rows = 12_000 if given.rows == quality_page.ALL_ROWS else given.rows
+        print(quality_page.write(path, n_rows))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from benchmarks import machine, report
-from benchmarks.elsewhere_tables import ELSEWHERE
+from benchmarks.elsewhere_tables import ELSEWHERE, LARGE
 from benchmarks.unseen_tables import UNSEEN
 
 __all__ = ["FOLDER", "differs", "load", "ranks", "spread", "write"]
@@ -347,14 +347,14 @@ def _short(tables: Scores) -> str:
     models = list(dict.fromkeys(model for own in tables.values() for model in own))
     losses = _scores(tables, models, ("loss",), min)
     overall = _overall(tables, models)
-    return f"Means over {_n_seeds(tables)} seeds.\n\n{overall}\n\n{losses}"
+    return f"At most {_n_seeds(tables)} seeds.\n\n{overall}\n\n{losses}"
 
 
 def write(path: Path, n_rows: int) -> Path:
     """Write the page of a file of results beside its folder, and the picture into it."""
     results = load(path)
     found = by_table(results, n_rows)
-    others = UNSEEN | ELSEWHERE
+    others = UNSEEN | ELSEWHERE | LARGE
     tables = {name: found[name] for name in found if name not in others}
     unseen = {name: found[name] for name in UNSEEN if name in found}
     elsewhere = {name: found[name] for name in ELSEWHERE if name in found}
