@@ -71,8 +71,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=quality_page.FOLDER)
     given = parser.parse_args(arguments)
     group = UNSEEN if given.unseen else ELSEWHERE if given.elsewhere else TABLES
-    if given.large:
-        group, given.rows = LARGE, quality_page.ALL_ROWS
+    group = LARGE if given.large else group
     given.tables = given.tables or list(group)
     if given.models is None:
         given.models = (
@@ -127,6 +126,8 @@ def main(arguments: Sequence[str]) -> None:
     given = parse(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "results.jsonl"
+    # Larger tables have a part of the page of their own.
+    n_rows = quality_page.ALL_ROWS if given.large else given.rows
     warnings.filterwarnings("ignore")
     with threads(1), path.open("a", encoding="utf-8") as file:
         there = {} if given.again else quality_page.load(path)
@@ -137,21 +138,19 @@ def main(arguments: Sequence[str]) -> None:
             for table in given.tables:
                 split = None
                 for model in given.models:
-                    if (table, model, seed, given.rows) in there:
+                    if (table, model, seed, n_rows) in there:
                         continue
-                    split = split or _TABLES[table].split(seed, given.rows)
+                    split = split or _TABLES[table].split(seed, n_rows)
                     fit = fitted_apart if model in PEERS else fitted
                     found: dict[str, Any] = fit(model, _TABLES[table].task, split, seed)
                     key = {"table": table, "model": model, "seed": seed}
-                    found = {**key, "rows": given.rows, **found}
+                    found = {**key, "rows": n_rows, **found}
                     found["commit"] = machine.commit()
                     line = json.dumps(found)
                     print(line, file=file, flush=True)
                     print(line, flush=True)
     if given.write:
-        # The page has all rows of larger tables in a part of its own.
-        n_rows = 12_000 if given.rows == quality_page.ALL_ROWS else given.rows
-        print(quality_page.write(path, n_rows))
+        print(quality_page.write(path, given.rows))
 
 
 if __name__ == "__main__":

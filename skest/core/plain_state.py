@@ -7,7 +7,6 @@ memory; and a file made with a GPU can be read without one.
 """
 
 import importlib
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +167,12 @@ def class_named(name: str) -> Any:
     module, _, path = name.partition(":")
     found: Any = None
     if module.partition(".")[0] == _PACKAGE:
-        # Other versions may have another module.
-        with suppress(ModuleNotFoundError):
+        try:
             found = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            # Other versions may have another module; of another package, it is missing.
+            if not str(error.name).startswith(_PACKAGE):
+                raise
         for part in path.split("."):
             found = getattr(found, part, None)
     # A module of skest has names of others, too: "skest.core.files:os.system" is none.
