@@ -208,6 +208,11 @@ REFUSED = {
         ValueError,
         "'c' must hold numbers, or lists of the same length; got lists of 1 to 2",
     ),
+    "vectors with a gap": (
+        lambda: objects([1.5, 2.5], None),
+        ValueError,
+        r"got lists of 0 to 2 values, \d of them empty or missing\. Fill gaps",
+    ),
     "bytes that are not UTF-8": (
         lambda: polars(b"\xff"),
         ValueError,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
@@ -77,6 +78,7 @@ class TrainingOrder:
         return min(known, default=None)
 
 
+@torch.inference_mode(False)  # a caller may have switched gradients off, in any way
 def run_training(
     builder: ModelBuilder,
     order: TrainingOrder,

@@ -300,10 +300,12 @@ class Table:
             return numbers(self.cells(key), key)
         shortest, longest = flat.lengths.min(), flat.lengths.max()
         if shortest < longest:
+            gaps = (flat.lengths == 0).sum()
+            count = f", {gaps} of them empty or missing" if gaps else ""
             raise ValueError(
                 f"Column {key!r} must hold numbers, or lists of the same length; got "
-                f"lists of {shortest} to {longest} values. For sequences, use "
-                "sequence_numeric_column."
+                f"lists of {shortest} to {longest} values{count}. Fill gaps, e.g. with "
+                "vectors of zeros; for sequences, use sequence_numeric_column."
             )
         return numbers(self.column(key), key)
 

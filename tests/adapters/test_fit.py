@@ -47,6 +47,15 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
     assert model.decision_function(X).shape == (200,)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_fit_where_gradients_are_off(mode, blobs):
+    X, y = blobs
+    with mode():
+        inside = DNNClassifier((4,), max_iter=2, random_state=0).fit(X, y)
+    outside = DNNClassifier((4,), max_iter=2, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(inside.predict_proba(X), outside.predict_proba(X))
+
+
 def test_a_column_vector_is_warned_of_once(table):
     X, y = table
     with pytest.warns(DataConversionWarning, match="column-vector") as said:
