@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from benchmarks import machine, report
 from benchmarks.elsewhere_tables import ELSEWHERE, LARGE
+from benchmarks.keel_tables import KEEL
 from benchmarks.unseen_tables import UNSEEN
 
 __all__ = ["FOLDER", "differs", "load", "ranks", "spread", "write"]
@@ -109,6 +110,11 @@ anything was fitted to them by someone who had not seen the library; "forest" is
 `RandomForest…`. Since then some of them had a say in how training ends
 and in what folds do, and insteval, whose ids are strings of digits, showed that such
 strings must be read as categories. {elsewhere}
+
+## Tables that papers compare classifiers with
+
+{n_keel} of UCI and KEEL with 1,000 rows or more (`benchmarks/keel_tables.py`; `--keel`):
+almost all that two packages of PyPI have, listed before anything was fitted to them. {keel}
 
 ## Measured with
 
@@ -354,10 +360,11 @@ def write(path: Path, n_rows: int) -> Path:
     """Write the page of a file of results beside its folder, and the picture into it."""
     results = load(path)
     found = by_table(results, n_rows)
-    others = UNSEEN | ELSEWHERE | LARGE
+    others = UNSEEN | ELSEWHERE | LARGE | KEEL
     tables = {name: found[name] for name in found if name not in others}
     unseen = {name: found[name] for name in UNSEEN if name in found}
     elsewhere = {name: found[name] for name in ELSEWHERE if name in found}
+    keel = {name: found[name] for name in KEEL if name in found}
     names = list(dict.fromkeys(model for own in tables.values() for model in own))
     ablated = [name for name in names if name.startswith("DNN: ")]
     models = [name for name in names if name not in ablated]
@@ -385,6 +392,8 @@ def write(path: Path, n_rows: int) -> Path:
         unseen=_short(unseen),
         n_elsewhere=len(elsewhere),
         elsewhere=_short(elsewhere),
+        n_keel=len(keel),
+        keel=_short(keel),
         machine=machine.machine(),
         commits=", ".join(commits),
     )
