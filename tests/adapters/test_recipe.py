@@ -239,6 +239,20 @@ def test_temperature_has_the_least_loss(n_classes):
     )
 
 
+def test_half_of_each_temperature_is_taken(monkeypatch):
+    """That of the best epoch, and that of the end of its cycle."""
+    X = np.random.default_rng(0).normal(size=(1_200, 2))
+    y = X[:, 0] > 0
+    of_rows = "skest.adapters.targets.classes.temperature_of"
+    margins = []
+    for temperatures in ([1.0, 1.0], [4.0, 9.0]):
+        found = iter(temperatures)
+        monkeypatch.setattr(of_rows, lambda *_, found=found: next(found))
+        model = DNNClassifier((4,), max_iter=5, random_state=0).fit(X, y)
+        margins.append(model.decision_function(X))
+    np.testing.assert_allclose(margins[1], margins[0] / 6, rtol=1e-5)
+
+
 def test_rows_that_are_all_predicted_right_do_not_calibrate():
     logits = np.repeat([[1.0], [-1.0]], 100, axis=0)
     assert temperature_of(logits, np.repeat([1, 0], 100)) == 1

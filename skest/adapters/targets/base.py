@@ -85,6 +85,13 @@ class TargetScale(NamedTuple):
         """Return this scale without a range for predictions."""
         return self._unbounded(self.center, self.scale, self.is_linked)
 
+    def half(self) -> "TargetScale":
+        """Return the scale that, one after the other, two times does what this does.
+
+        It is one of logits that are not shifted.
+        """
+        return self._replace(scale=np.sqrt(self.scale))
+
     def widened(self, y: np.ndarray) -> "TargetScale":
         """Return this scale with a range that holds other targets, too."""
         y = y.reshape(len(y), -1)
