@@ -47,6 +47,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "no weight decay": {"weight_decay": 0.0},
     "Adagrad for all, scheduled": {"optimizer": "adagrad"},
     "no training on all rows": {"early_stopping": True},
+    "layers twice as wide": {"hidden_units": (256, 128)},
 }
 _MOST_LEVELS = 255  # that gradient boosting takes as categories
 
