@@ -217,7 +217,8 @@ class DNN(nn.Module):
         layer, or returns None for the linear map; see `skest.heads.Head.output_layer`.
     n_members : int, default=1
         Networks in one, which share the hidden layers: each scales the input by numbers
-        of its own, which start at random, and has its own last layer.
+        of its own, which start at random, and has its own last layer. They start as
+        signs if the input has no parameters, else normally distributed.
     mean_logits : callable, default=None
         Logits of members of shape (n_members, n_rows, logits_dimension) to those of all,
         outside of training; None leaves them apart.
@@ -267,8 +268,11 @@ class DNN(nn.Module):
             if initialize:
                 sizes: Any = inputs.feature_sizes
                 # One number for all outputs of a feature: its encoding is scaled as a
-                # whole.
+                # whole. As in TabM, it is a sign where no encoding is learned: one near 0
+                # would hide a category (car: log loss .047, so .032).
                 drawn = torch.randn(n_members, len(sizes), generator=generator)
+                if next(inputs.parameters(), None) is None:
+                    drawn = drawn.sign()
                 scales.copy_(drawn.repeat_interleave(torch.tensor(sizes), dim=1))
             self.member_scales = nn.Parameter(scales)
         widths = [int(n_inputs), *hidden_units]

@@ -87,6 +87,18 @@ def test_few_rows_have_many_members_if_they_are_all(table, rows_of):
         assert model.auto_params_["n_members"] == 16
 
 
+def test_members_begin_as_signs_where_no_encoding_is_learned():
+    """As in TabM: nothing is so small that a member does not see it."""
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({name: rng.choice(list("abc"), 200) for name in "uvw"})
+    for columns, are_signs in ((X, True), (X.assign(x=rng.normal(size=200)), False)):
+        model = recipe(n_members=8, max_iter=1, learning_rate=1e-9).fit(
+            columns, X["u"] == "a"
+        )
+        scales = np.abs(model.estimator_.get_variable_value("member_scales"))
+        assert np.allclose(scales, 1, atol=1e-4) == are_signs
+
+
 def test_all_steps_together_are_no_more_than_asked():
     class Count(Hook):
         n_steps = 0
