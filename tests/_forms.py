@@ -231,7 +231,7 @@ REFUSED = {
         "'c' must hold .*; got an array with the fields 'n', 'm'. Make each field",
     ),
     "no values": (lambda: np.ones((4, 0)), ValueError, r"'c' has .* shape is \(4, 0\)"),
-    "a number": (lambda: 3.0, ValueError, "'c' must be an array; got the scalar 3.0"),
+    "a number": (lambda: 3.0, ValueError, r"'c' must be .* scalar 3.0\. A single row"),
     "a dict": (lambda: {"d": [1]}, TypeError, "'c' must be one column; got a dict"),
     "a frame": (
         lambda: pd.DataFrame({"d": [1]}),

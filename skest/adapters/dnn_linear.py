@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """`DNNLinearCombinedClassifier`, `…Regressor` and `…Estimator`: wide & deep."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from skest.adapters import allowed
 from skest.adapters.base import ModelFunction, SkestEstimator
-from skest.adapters.parameters import OptimizerParameters, parameter, with_parameters
+from skest.adapters.parameters import (
+    FORMER_ARGUMENTS,
+    OptimizerParameters,
+    parameter,
+    with_parameters,
+)
 from skest.adapters.predictors import (
     LossParameters,
     SkestClassifier,
@@ -97,6 +102,16 @@ class CombinedParameters(OptimizerParameters):
 
 class SkestCombined(CombinedParameters, SkestEstimator):
     """What the wide & deep estimators have in common; not for direct use."""
+
+    # Those of a DNNClassifier, which belong to one of two parts here.
+    _former_arguments: ClassVar[Mapping[str, str]] = FORMER_ARGUMENTS | {
+        "activation": "use 'dnn_activation'",
+        "dropout": "use 'dnn_dropout'",
+        "feature_columns": "use 'dnn_feature_columns' and 'linear_feature_columns'",
+        "hidden_units": "use 'dnn_hidden_units'",
+        "learning_rate": "use 'dnn_learning_rate' and 'linear_learning_rate'",
+        "optimizer": "use 'dnn_optimizer' and 'linear_optimizer'",
+    }
 
     linear_feature_columns_: FeatureColumns | None
     dnn_feature_columns_: FeatureColumns | None

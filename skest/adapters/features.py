@@ -335,10 +335,14 @@ def _is_nameless_array(X: Any) -> bool:
 def _read_columns_of_array(
     estimator: BaseEstimator, X: Any, *, reset: bool
 ) -> dict[Any, Any]:
+    X = plain_matrix(X)
+    # NumPy would make strings of the numbers, and of NaN, that stand beside strings.
+    if isinstance(X, list | tuple) and np.asarray(X).dtype.kind == "U":
+        X = np.asarray(X, dtype=object)
     # Neither cast nor looked through: cells may be strings, and columns fill gaps.
     X = validate_data(
         estimator,
-        plain_matrix(X),
+        X,
         reset=reset,
         accept_sparse=_accepted(estimator),
         dtype=None,

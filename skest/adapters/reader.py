@@ -107,6 +107,11 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     ) -> tuple[TableColumns, Any, np.ndarray | None]:
         """Return features, targets and weights of as many rows."""
         features = self._check_features(X, reset=reset)
+        if isinstance(y, str):
+            raise TypeError(
+                "'y' takes the targets themselves, one for each row; got the name "
+                f"{y!r}. Give X.drop(columns={y!r}) and X[{y!r}]."
+            )
         y = self._target_rows(y)
         several = y.values() if isinstance(y, Mapping) else [y]
         # One column stands for all: the table has compared their lengths.

@@ -175,7 +175,7 @@ def load_variables(
         raise CheckpointMismatchError(
             "The checkpoint was made by another network than the one that should load "
             f"it. These variables differ:\n{listed}\nBuild the network as it was, or "
-            "train it anew: in a new model_dir, or with warm_start=False."
+            "train it anew: in a new model_dir, or by fit with warm_start=False."
         )
     with torch.no_grad():
         for name, value in wanted.items():

@@ -272,12 +272,15 @@ def check_kind(
         cells.are_integers and expected == "string"
     ):
         found = "string" if cells.are_strings else "int64"
-        # Of booleans, say, which are strings to a vocabulary, the type alone is a riddle.
-        some = " and ".join(map(repr, islice(known(), 2)))
+        values = [*islice(known(), 3)]
+        # Of booleans, which are strings to a vocabulary, the type alone is a riddle, and
+        # strings of 0 and 1 would be unknown ones.
+        some = " and ".join(map(repr, values[:2]))
+        how = " with .astype('boolean')" if {*values} == {"False", "True"} else ""
         raise ValueError(
             f"Cells must be of type {expected!r}{f' ({some})' if some else ''}, by "
             f"{source}; got {cells.example!r} "
-            f"of type {found!r}. Convert the column, or change the feature column."
+            f"of type {found!r}. Convert the column{how}, or change the feature column."
         )
 
 

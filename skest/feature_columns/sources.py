@@ -209,7 +209,10 @@ def read_cells(value: Any, key: Hashable) -> Cells:
     if array.ndim == 0:
         is_scalar = isinstance(value, np.ndarray) or pd.api.types.is_scalar(value)
         found = f"the scalar {value!r}" if is_scalar else f"a {type(value).__name__}"
-        raise ValueError(f"Column {key!r} must be an array; got {found}.")
+        raise ValueError(
+            f"Column {key!r} must be an array; got {found}. A single row is "
+            "pandas.DataFrame([row])."
+        )
     return array
 
 

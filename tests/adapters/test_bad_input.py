@@ -81,6 +81,11 @@ def test_missing_labels(classifier_class, blobs):
             ValueError,
             "dates or durations",
         ),
+        (
+            [pd.Interval(0, 1), pd.Interval(1, 2)],
+            ValueError,
+            r"intervals, such as \(0, 1\].*pandas\.cut\(\.\.\., labels",
+        ),
     ],
 )
 def test_labels_that_are_no_classes(y, error, message, classifier_class, blobs):
@@ -202,6 +207,36 @@ def test_numbers_too_large(blobs):
     for regressor in (skest.BaselineRegressor, skest.DNNRegressor):
         with pytest.raises(ValueError, match="y holds numbers too large to learn; got"):
             make(regressor).fit(X, y * 1e60)
+
+
+DAYS = pd.Series(pd.date_range("2026-01-01", periods=120))
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        DAYS,
+        DAYS - DAYS[0],
+        DAYS.where(DAYS.index != 3),
+        DAYS.to_numpy(),
+        DAYS.to_list(),
+        DAYS.dt.tz_localize("UTC"),
+        DAYS.dt.to_period("D"),
+        pd.DataFrame({"begin": DAYS, "end": DAYS}),
+    ],
+    ids=["dates", "durations", "NaT", "array", "list", "zone", "periods", "two"],
+)
+def test_dates_and_durations_are_no_numbers(y, blobs):
+    with pytest.raises(ValueError, match=r"y holds dates or durations.*total_seconds"):
+        make(skest.DNNRegressor).fit(blobs[0], y)
+
+
+def test_a_name_is_no_target(table):
+    X, y = table
+    message = r"'y' takes the targets.*the name 'rich'. Give X.drop\(columns='rich'\)"
+    for estimator in (skest.DNNClassifier, skest.DNNRegressor):
+        with pytest.raises(TypeError, match=message):
+            make(estimator).fit(X.assign(rich=y), "rich")
 
 
 def test_several_targets_of_a_classifier(blobs):

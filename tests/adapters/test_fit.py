@@ -325,6 +325,12 @@ def test_early_stopping_with_weights(estimator_class, weights, validation, table
         )
 
 
+def test_a_warm_start_of_another_network_is_refused(blobs):
+    model = make(DNNClassifier, max_iter=1, warm_start=True).fit(*blobs)
+    with pytest.raises(ValueError, match=r"(?s)hidden_0.*by fit with warm_start=False"):
+        model.set_params(hidden_units=(3,)).fit(*blobs)
+
+
 @pytest.mark.parametrize("how", ["partial_fit", "warm_start"])
 def test_going_on_equals_fitting_at_once(estimator_class, how, table):
     X, y = table

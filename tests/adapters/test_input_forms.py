@@ -103,6 +103,15 @@ def test_frames_of_numbers_are_arrays_with_names():
         assert small().fit(X, Y)._dtype_name == "float32"
 
 
+def test_lists_of_rows_keep_their_numbers(table):
+    X, y = table
+    model = make(DNNClassifier, max_iter=3).fit(X, y)
+    for rows in (X[:5], X[:5].assign(hours=np.nan)):
+        with pytest.warns(UserWarning, match="valid feature names"):
+            found = model.predict_proba(rows.to_numpy().tolist())
+        np.testing.assert_array_equal(found, model.predict_proba(rows))
+
+
 def test_slices_of_dictionaries(table):
     X, y = table
     plain = {name: X[name].to_numpy() for name in X}

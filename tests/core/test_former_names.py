@@ -42,6 +42,14 @@ def test_guessed_arguments_of_estimators():
             skest.DNNClassifier(**{name: 1})
 
 
+def test_arguments_of_one_part_of_two():
+    deep = set(inspect.signature(skest.DNNRegressor).parameters)
+    wide_and_deep = set(inspect.signature(skest.DNNLinearCombinedRegressor).parameters)
+    for name in deep - wide_and_deep:
+        with pytest.raises(TypeError, match=f"no argument '{name}'; use 'dnn_{name}'"):
+            skest.DNNLinearCombinedRegressor(**{name: None})
+
+
 def test_arguments_of_others():
     for call, name, instead in [
         (skest.RunConfig, "tf_random_seed", "use 'random_seed'"),

@@ -115,6 +115,16 @@ def test_type_of_cells_is_learned():
     assert ids(column, pd.Series([np.nan])) == [[-1]]
 
 
+def test_zeros_and_ones_become_booleans_again():
+    flags = pd.Series([True, False])
+    column = categorical_column_with_vocabulary_list("c").fit({"c": flags})
+    for numbers in (flags.astype(int), pd.Series([1, None])):
+        with pytest.raises(ValueError, match=r"column with \.astype\('boolean'\), or"):
+            column.encode({"c": numbers})
+        again = ids(column, numbers.astype("boolean"))
+        assert again[0] == [1]
+
+
 def test_parameters_refused():
     for options, error, message in [
         ({"vocabulary_list": []}, ValueError, "non-empty list"),

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from pandas.api.types import infer_dtype
 from scipy.special import logit
 from torch import Tensor, nn
 
 from skest.engine.model import pure_model_fn
+from skest.feature_columns.cells import TIMES_AMONG_OBJECTS
 from skest.heads.base import Head
 from skest.heads.multi_head import whole_ids
 from skest.keys import MetricKeys, ModeKeys, PredictionKeys
@@ -372,3 +374,12 @@ class Target(ABC):
         # A row of several numbers lacks all of them or none: `encode` has seen to that.
         missing = np.asarray(pd.isna(labels))
         return np.logical_not(missing if missing.ndim == 1 else missing.all(axis=1))
+
+
+def refuse_times(y: Any, what: str) -> None:
+    """Refuse dates and durations; `what` says what they are instead, and what helps."""
+    y = np.asarray(y)
+    is_time = y.dtype.kind in "mM"
+    if is_time or (y.dtype.kind == "O" and infer_dtype(y) in TIMES_AMONG_OBJECTS):
+        found = y.dtype if is_time else type(y.flat[0]).__name__
+        raise ValueError(f"y holds dates or durations ({found}), which are {what}.")

@@ -15,8 +15,13 @@ from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 
-from skest.adapters.targets.base import Predictions, Scored, Target, TargetScale
-from skest.feature_columns.cells import TIMES_AMONG_OBJECTS
+from skest.adapters.targets.base import (
+    Predictions,
+    Scored,
+    Target,
+    TargetScale,
+    refuse_times,
+)
 from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.multi_label import MultiLabelHead
 from skest.keys import PredictionKeys
@@ -151,13 +156,8 @@ def _some(labels: list[Any]) -> str:
 
 def _check_labels(y: np.ndarray, owner: str) -> None:
     """Refuse what np.unique can't sort or would take for classes: dates, gaps, mixtures."""
+    refuse_times(y, "no classes. Make numbers or categories of them")
     kind = y.dtype.kind
-    if kind in "mM" or (kind == "O" and infer_dtype(y) in TIMES_AMONG_OBJECTS):
-        what = y.dtype if kind in "mM" else type(y[0]).__name__
-        raise ValueError(
-            f"y holds dates or durations ({what}), which are no classes. Make "
-            "numbers or categories of them."
-        )
     if kind == "f":
         assert_all_finite(y, input_name="y")
     elif kind == "O":
@@ -165,6 +165,11 @@ def _check_labels(y: np.ndarray, owner: str) -> None:
         if n_missing:
             raise ValueError(
                 f"Input y contains NaN: {n_missing} label(s) are missing. Drop these rows."
+            )
+        if infer_dtype(y) == "interval":
+            raise ValueError(
+                f"y holds intervals, such as {y[0]}; labels of {owner} must be strings or "
+                "numbers. Name them, with pandas.cut(..., labels=[...])."
             )
         are_strings = np.fromiter((isinstance(label, str) for label in y), bool, len(y))
         if are_strings.any() and not are_strings.all():

@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import r2_score
 
-from skest.adapters.targets.base import Predictions, Scored, Target, TargetScale
+from skest.adapters.targets.base import (
+    Predictions,
+    Scored,
+    Target,
+    TargetScale,
+    refuse_times,
+)
 from skest.core.sklearn_compat import check_y
 from skest.feature_columns.cells import numbers
 from skest.heads.regression import (
@@ -147,6 +153,12 @@ class NumberTarget(Target):
     def _numbers(self, y: Any, gaps: bool) -> np.ndarray:
         if gaps:
             return self._numbers_with_gaps(y)
+        # As int64, they would be numbers in whatever unit they are stored in.
+        refuse_times(
+            y,
+            "no numbers. Make some in a unit of your choice: y.dt.total_seconds() of "
+            "durations, (y - y.min()).dt.days of dates",
+        )
         # scikit-learn's own check, whose messages its conformance tests expect.
         try:
             y = check_y(y, multi_output=True, y_numeric=True, estimator=self.owner)
