@@ -317,10 +317,6 @@ class MultiHead(Head):
 
     # Entries by head
 
-    def _check_logits(self, logits: Any) -> None:
-        for name, part in self._split(logits).items():
-            self._by_name[name]._check_logits(part)
-
     def _split(self, logits: Any) -> dict[str, Tensor]:
         """Return the logits of the heads by name."""
         if not isinstance(logits, Tensor):
@@ -410,6 +406,7 @@ def _loss_name(head: SingleTaskHead) -> str:
 
 
 def _encode_with_gaps_beside(head: SingleTaskHead, logits: Tensor, labels: Any) -> Any:
+    head._check_logits(logits)
     encoded = encode_with_gaps(head, labels, logits.ndim)
     if isinstance(encoded, Tensor):
         return encoded.to(logits.device)
