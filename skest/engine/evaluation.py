@@ -114,9 +114,9 @@ Infer: TypeAlias = Callable[[Any, Any], Any]
 def evaluate_loop(
     run: Run,
     batches: Iterable[tuple[Any, Any]],
-    hooks: Sequence[Hook],
-    steps: int | None,
-    infer: Infer,
+    hooks: Sequence[Hook] = (),
+    steps: int | None = None,
+    infer: Infer | None = None,
 ) -> dict[str, Any]:
     """Evaluate the network of a run.
 
@@ -126,12 +126,12 @@ def evaluate_loop(
         Gives the specification and the global step.
     batches : iterable of (features, labels)
         Encoded batches on the device of the network, at least one.
-    hooks : sequence of Hook
+    hooks : sequence of Hook, default=()
         Called in this order.
-    steps : int or None
+    steps : int, default=None
         Batches to evaluate; None takes all.
-    infer : callable
-        Does what `evaluated` does, perhaps in another way; see `skest.engine.recorded`.
+    infer : callable, default=None
+        Does what `evaluated` does, in another way; see `skest.engine.recorded`.
 
     Returns
     -------
@@ -147,6 +147,7 @@ def evaluate_loop(
     run.network.eval()
     metrics = dict(run.spec.eval_metrics or {})
     losses: list[Tensor] = []
+    infer = infer or partial(evaluated, run.spec)
     for hook in hooks:
         hook.begin(run)
     for features, labels in islice(batches, steps):
