@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from skest.core.checks import check_choice
+
 __all__ = [
     "LOSS_REDUCTIONS",
     "absolute_error",
@@ -247,11 +249,7 @@ def reduce_loss(
     >>> reduce_loss(losses, weights, "sum")
     tensor(3.)
     """
-    if reduction not in LOSS_REDUCTIONS:
-        raise ValueError(
-            f"'reduction' must be one of {', '.join(map(repr, LOSS_REDUCTIONS))}; "
-            f"got {reduction!r}."
-        )
+    check_choice(reduction, "reduction", "reduce_loss", LOSS_REDUCTIONS)
     if weights is None and reduction != "sum" and per_example.numel():
         return per_example.mean()  # one node of the backward pass instead of two
     weighted = per_example

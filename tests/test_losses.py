@@ -84,5 +84,5 @@ def test_weights_broadcast_and_elements_are_counted():
 
 
 def test_unknown_reduction():
-    with pytest.raises(ValueError, match=r"'reduction' must be one of.*'median'"):
+    with pytest.raises(ValueError, match=r"'reduction' of .* must be one of.*'median'"):
         losses.reduce_loss(torch.ones(1), None, "median")

@@ -206,7 +206,7 @@ def arguments_named(
 
 
 # What is called by a user's code, or calls skest on its behalf.
-_BETWEEN = {"skest", "sklearn", "joblib", "contextlib"}
+_BETWEEN = {"skest", "sklearn", "joblib", "contextlib", "torch"}
 # What was said within `each_once`, and the place in the code that called.
 _Place: TypeAlias = tuple[str, int, str, dict[Any, Any]]
 _told: ContextVar[tuple[set[str], _Place] | None] = ContextVar("_told", default=None)

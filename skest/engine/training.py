@@ -161,13 +161,12 @@ def _take_steps(
     """Take the steps of a training whose model is ready; `n_rows` are those of a batch."""
     spec, config = run.spec, run.config
     batches = encoded_batches(source, spec, random.device)
-    hooks = [
+    hooks = training_hooks(
+        spec, config, order.hooks, order.listeners, is_chief=replica.is_chief
+    )
+    if order.steps is not None or order.max_steps is not None:
         # First, so that what saves the last step knows that it is the last.
-        *stop_hooks(order.steps, order.max_steps),
-        *training_hooks(
-            spec, config, order.hooks, order.listeners, is_chief=replica.is_chief
-        ),
-    ]
+        hooks.insert(0, StopAtStepHook(order.steps, order.max_steps))
     n_steps = order.steps_ahead(source, run.start_step)
     # A backward pass computes about twice as much as a forward pass.
     useful = threads_for(dense_size(run.network), n_rows, passes=3)
@@ -272,13 +271,6 @@ def _summary_hooks(steps: int) -> list[Hook]:
     return []
 
 
-def stop_hooks(steps: int | None, max_steps: int | None) -> list[Hook]:
-    """Return what stops after `steps` steps, or at step `max_steps`."""
-    if steps is None and max_steps is None:
-        return []
-    return [StopAtStepHook(num_steps=steps, last_step=max_steps)]
-
-
 _NAMES_SHOWN = 5
 
 
@@ -367,7 +359,8 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
         if _is_worth_saving(run, store, error):
             _try_to_save(run)
         is_error = not isinstance(error, KeyboardInterrupt)
-        _note_stop(store, _reason_of(error), is_error=is_error)
+        reason = f"{type(error).__name__}: {error}" if is_error else INTERRUPTED
+        _note_stop(store, reason, is_error=is_error)
         raise
     _note_stop(store, str(run.stop_reason))
 
@@ -418,9 +411,3 @@ def _note_stop(store: CheckpointStore, reason: str, *, is_error: bool = False) -
         store.note_stop(reason, is_error=is_error)
     except OSError as error:
         _logger.warning("Why training ended is not recorded: %s", error)
-
-
-def _reason_of(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return INTERRUPTED
-    return f"{type(error).__name__}: {error}"

@@ -149,8 +149,9 @@ def evaluate_along(
             _evaluate_newest(training, evaluations)
             time.sleep(_PAUSE)
     # An interrupted one may go on: its last checkpoint is not the end.
-    if training.reason != INTERRUPTED:
-        finish_evaluations(estimator, [*evaluations], max_steps, training.has_changed)
+    if training.end.reason() != INTERRUPTED:
+        made_steps = training.end.has_changed
+        finish_evaluations(estimator, [*evaluations], max_steps, made_steps)
 
 
 class _Training:
@@ -160,20 +161,10 @@ class _Training:
         self.store = DirectoryStore(model_dir)
         self._model_dir = model_dir
         self._max_steps = max_steps
-        self._end = EndOfTraining(model_dir)
+        self.end = EndOfTraining(model_dir)
         self._delay = delay
         self._start = time.monotonic()
         self._reached_at: float | None = None
-
-    @property
-    def has_changed(self) -> bool:
-        """Whether the chief has done anything since this was made."""
-        return self._end.has_changed
-
-    @property
-    def reason(self) -> str | None:
-        """Why it ended, if it has."""
-        return self._end.reason()
 
     def is_early(self) -> bool:
         """Tell whether it is too early for an evaluation."""
@@ -181,9 +172,9 @@ class _Training:
 
     def has_ended(self) -> bool:
         """Tell whether there will be no more checkpoints."""
-        if self._end.reason() is not None:
+        if self.end.reason() is not None:
             return True
-        step, before = self.store.latest_step(), self._end.old_reason()
+        step, before = self.store.latest_step(), self.end.old_reason()
         if step is None:
             return False
         if self._max_steps is not None and step >= self._max_steps:

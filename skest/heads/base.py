@@ -96,12 +96,8 @@ class Head(ABC):
         """Add a batch to metrics that `metrics` returned."""
 
     @abstractmethod
-    def _check_logits(self, logits: Any) -> None:
-        """Raise unless the logits are tensors of floats of the right shape."""
-
-    @abstractmethod
     def _encode_beside(self, logits: Any, labels: Any) -> Any:
-        """Encode labels, raw or encoded, and move them to the device of the logits."""
+        """Encode labels and move them to the device of the logits, which are checked."""
 
     def loss(
         self,
@@ -137,7 +133,6 @@ class Head(ABC):
         TypeError
             If something is of the wrong type.
         """
-        self._check_logits(logits)
         encoded = self._encode_beside(logits, labels)
         # Behind the reduction, as base_head of tf.estimator adds them: a batch of any
         # size has the same penalty.

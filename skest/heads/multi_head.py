@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from skest.core.checks import check_not_negative
 from skest.heads.base import REGULARIZATION_LOSS, Head
-from skest.heads.labels import WeightColumn, with_columns
+from skest.heads.labels import WeightColumn, dense_array, with_columns
 from skest.heads.multi_label import MultiLabelHead, as_cells
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import MetricKeys
@@ -317,10 +317,6 @@ class MultiHead(Head):
 
     # Entries by head
 
-    def _check_logits(self, logits: Any) -> None:
-        for name, part in self._split(logits).items():
-            self._by_name[name]._check_logits(part)
-
     def _split(self, logits: Any) -> dict[str, Tensor]:
         """Return the logits of the heads by name."""
         if not isinstance(logits, Tensor):
@@ -410,6 +406,7 @@ def _loss_name(head: SingleTaskHead) -> str:
 
 
 def _encode_with_gaps_beside(head: SingleTaskHead, logits: Tensor, labels: Any) -> Any:
+    head._check_logits(logits)
     encoded = encode_with_gaps(head, labels, logits.ndim)
     if isinstance(encoded, Tensor):
         return encoded.to(logits.device)
@@ -464,12 +461,12 @@ def encode_with_gaps(
     """
     if isinstance(labels, Mapping) and labels.keys() == {_LABELS, _KNOWN}:
         return dict(labels)
+    if scipy.sparse.issparse(labels) or isinstance(labels, Tensor):
+        return head.encode_labels(labels, ndim)  # there is no place for a gap
     # A list of lists is one list of classes for each row, not a matrix.
     if isinstance(head, MultiLabelHead):
         labels = as_cells(labels)
-    array = _as_array(labels)
-    if array is None:
-        return head.encode_labels(labels, ndim)
+    array = dense_array(labels, head._title)
     if head._label_dimension == 1:
         array = with_columns(array, 1, head._title, ndim)
         if array.shape[-1] != 1:  # one column that was left out
@@ -495,17 +492,6 @@ def labels_and_known(
     if isinstance(encoded, Mapping):
         return encoded[_LABELS], encoded[_KNOWN]
     return encoded, None
-
-
-def _as_array(labels: Any) -> np.ndarray | None:
-    """Return labels as an array; None if there is none with a place for each label."""
-    if labels is None or scipy.sparse.issparse(labels) or isinstance(labels, Tensor):
-        return None
-    try:
-        array = labels.to_numpy() if hasattr(labels, "to_numpy") else np.asarray(labels)
-    except ValueError:  # rows of different lengths
-        return None
-    return array if array.ndim else None
 
 
 def _is_missing(array: np.ndarray) -> np.ndarray:

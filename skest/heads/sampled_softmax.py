@@ -448,26 +448,12 @@ default="log_uniform"
 
     # Loss
 
-    def loss(
-        self,
-        labels: Any,
-        logits: Any,
-        features: Any = None,
-        mode: str | None = None,
-        regularization_losses: Sequence[Any] | None = None,
-    ) -> Tensor:
-        """Return the loss of a batch of raw labels, after all checks.
-
-        As `skest.heads.Head.loss`; `logits` may also be what a `ClassTable` returns in
-        training mode.
-        """
-        # `Head.loss` refuses a sample, which only training has.
-        if isinstance(logits, Mapping):
-            hidden = logits["hidden"]
-            labels = self.encode_labels(labels, hidden.ndim).to(hidden.device)
-            loss = self.compute_loss(labels, logits, features)
-            return loss + sum(regularization_losses or ())
-        return super().loss(labels, logits, features, mode, regularization_losses)
+    def _encode_beside(self, logits: Any, labels: Any) -> Tensor:
+        # `loss` takes a sample, too, which only training has.
+        if not isinstance(logits, Mapping):
+            return super()._encode_beside(logits, labels)
+        hidden = logits["hidden"]
+        return self.encode_labels(labels, hidden.ndim).to(hidden.device)
 
     def compute_loss(
         self,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from skest.core.checks import check_choice
+from skest.core.checks import arguments_named, check_choice
 from skest.feature_columns.table import Table
 from skest.heads.base import REGULARIZATION_LOSS, Head
 from skest.heads.labels import (
@@ -217,7 +217,8 @@ default="sum_over_batch_size"
     def _weight_columns(self) -> tuple[str | WeightColumn, ...]:
         return () if self.weight_column is None else (self.weight_column,)
 
-    def _encode_beside(self, logits: Tensor, labels: Any) -> Tensor:
+    def _encode_beside(self, logits: Any, labels: Any) -> Tensor:
+        self._check_logits(logits)
         return self.encode_labels(labels, logits.ndim).to(logits.device)
 
     # Loss
@@ -419,7 +420,6 @@ default="sum_over_batch_size"
         TypeError
             If something is of the wrong type.
         """
-        self._check_logits(logits)
         # A tensor was encoded and checked as a table before the first step.
         if not isinstance(labels, Tensor):
             labels = self._encode_beside(logits, labels)
@@ -466,19 +466,14 @@ def extra_arguments(
     if not callable(loss_fn):
         raise TypeError(f"'loss_fn' of {owner} must be a function; got {loss_fn!r}.")
     # Here, where the head is made, and not in the first step.
-    parameters = inspect.signature(loss_fn).parameters
-    required = {
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    }
-    if not set(_NEEDED) <= set(parameters) or required - {*_NEEDED, *_EXTRAS}:
+    named, others = arguments_named(loss_fn, (*_NEEDED, *_EXTRAS))
+    if others or not set(_NEEDED) <= set(named):
         raise ValueError(
             f"'loss_fn' of {owner} must have the arguments {' and '.join(_NEEDED)}, and "
-            f"may have {' and '.join(_EXTRAS)}; got ({', '.join(parameters)}). Wrap it "
+            f"may have {' and '.join(_EXTRAS)}; got {inspect.signature(loss_fn)}. Wrap it "
             "in a function that has them."
         )
-    return tuple(name for name in _EXTRAS if name in parameters)
+    return tuple(name for name in _EXTRAS if name in named)
 
 
 def check_losses(losses: Tensor, logits: Tensor, owner: str) -> None:

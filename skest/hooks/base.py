@@ -372,6 +372,14 @@ class EpochwiseHook(Hook):
         self.end_epoch(run)
 
 
+def check_estimator(estimator: Any, method: str) -> None:
+    """Raise TypeError unless an object has a method of estimators, which import hooks."""
+    if not callable(getattr(estimator, method, None)):
+        raise TypeError(
+            f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
+        )
+
+
 def output_directory(
     given: str | os.PathLike[str] | None, run: Run, owner: str
 ) -> Path:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from skest.checkpoints.store import read_eval_results, version_of_eval_results
 from skest.core.checks import check_exactly_one, check_integer
-from skest.hooks.base import Hook, Run, Timer
+from skest.hooks.base import Hook, Run, Timer, check_estimator
 
 
 # A protocol, because estimators import hooks.
@@ -128,7 +128,7 @@ def make_early_stopping_hook(
     >>> estimator = skest.Estimator(lambda features, mode: None)
     >>> hook = make_early_stopping_hook(estimator, Path("enough").exists)
     """
-    check_estimator(estimator)
+    check_estimator(estimator, "eval_dir")
     # Here, and not an hour later, when it is called for the first time.
     if not callable(should_stop_fn):
         raise TypeError(
@@ -142,14 +142,6 @@ def make_early_stopping_hook(
         return f"early stopping: {name}() was true" if should_stop_fn() else None
 
     return EarlyStoppingHook(reason, run_every_secs, run_every_steps)
-
-
-def check_estimator(estimator: Any) -> None:
-    """Raise TypeError unless `estimator` has directories of evaluations."""
-    if not callable(getattr(estimator, "eval_dir", None)):
-        raise TypeError(
-            f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
-        )
 
 
 _Compare = Callable[[float, float], bool]
@@ -334,7 +326,7 @@ class _MetricRule:
         eval_dir: str | os.PathLike[str] | None,
         min_steps: int,
     ) -> None:
-        check_estimator(estimator)
+        check_estimator(estimator, "eval_dir")
         check_integer(min_steps, "min_steps", "the hook", 0)
         directory = estimator.eval_dir() if eval_dir is None else Path(eval_dir)
         if directory is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from skest.core.checks import Several, check_all, check_input_fn, check_integer
-from skest.hooks.base import Hook, Run, Timer
+from skest.hooks.base import Hook, Run, Timer, check_estimator
 
 
 class _Evaluates(Protocol):
@@ -85,11 +85,7 @@ class InMemoryEvaluatorHook(Hook):
         name: str | None = None,
         every_n_iter: int = 100,
     ) -> None:
-        # By what it does, for estimators import hooks, and not the other way round.
-        if not callable(getattr(estimator, "evaluate", None)):
-            raise TypeError(
-                f"'estimator' must be a skest.Estimator; got {type(estimator).__name__}."
-            )
+        check_estimator(estimator, "evaluate")
         check_input_fn(input_fn, "InMemoryEvaluatorHook")
         check_integer(every_n_iter, "every_n_iter", "InMemoryEvaluatorHook", 1)
         self._estimator = estimator

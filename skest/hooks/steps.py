@@ -117,9 +117,7 @@ class CheckpointSaverHook(Hook):
         if self._timer is not None and self._timer.is_due(run.global_step):
             self._timer.mark(run.global_step)
             self._save(run)
-        elif self.listeners and any(
-            listener.wants_checkpoint(run) for listener in self.listeners
-        ):
+        elif any(listener.wants_checkpoint(run) for listener in self.listeners):
             self._save(run)
 
     def end(self, run: Run) -> None:
