@@ -119,7 +119,7 @@ class ModelFn:
             for optimizer in spec.optimizers:
                 # A model_fn that makes its optimizer of another network would train
                 # nothing, untold.
-                check_members(optimizer, set(spec.network.parameters()))
+                check_members(optimizer, spec.network)
         if random.device.type != "cpu":
             n_rows = count_rows(features, "features")
             with explained_out_of_memory(n_rows, random.device, spec.network):

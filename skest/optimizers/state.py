@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.torch_version import TorchVersion
 
@@ -175,10 +175,11 @@ def load_named_state(
     load(optimizer, {"state": state, "param_groups": packed})
 
 
-def check_members(optimizer: Optimizer, parameters: Collection[Tensor]) -> None:
-    """Raise ValueError if an optimizer holds what is none of a network's parameters."""
+def check_members(optimizer: Optimizer, network: nn.Module) -> None:
+    """Raise ValueError if an optimizer holds what is no parameter of a network."""
+    own = set(network.parameters())
     for param in (p for group in optimizer.param_groups for p in group["params"]):
-        if param not in parameters:
+        if param not in own:
             raise ValueError(
                 f"The optimizer {_class_name(optimizer)} holds a parameter of shape "
                 f"{tuple(param.shape)} that is not in the 'network' of the EstimatorSpec, "
@@ -227,7 +228,13 @@ def _named_groups(
     """Parameter groups of an optimizer, each as {name: parameter}."""
     # Tensors are hashed by identity.
     names = {param: name for name, param in dict(named_parameters).items()}
-    check_members(optimizer, names)
+    for param in (p for group in optimizer.param_groups for p in group["params"]):
+        if param not in names:
+            raise ValueError(
+                f"{_class_name(optimizer)} holds a parameter of shape "
+                f"{tuple(param.shape)} that 'named_parameters' does not name; pass "
+                "network.named_parameters() of the network it was made for."
+            )
     return [{names[p]: p for p in group["params"]} for group in optimizer.param_groups]
 
 

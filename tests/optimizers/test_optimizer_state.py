@@ -98,7 +98,7 @@ def test_other_class_and_other_groups():
 def test_parameter_without_a_name():
     network = Network()
     optimizer = make_optimizer("adam", network.parameters())
-    with pytest.raises(ValueError, match=r"shape \(2,\) that is not in the 'net"):
+    with pytest.raises(ValueError, match=r"shape \(2,\) that 'named_parameters' does"):
         named_state(optimizer, {"table": network.table, "hidden": network.hidden})
 
 
