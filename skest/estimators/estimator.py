@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
@@ -528,6 +529,7 @@ class Estimator:
             self._builder, input_fn, keys, hooks, get_model, yield_single_examples
         )
 
+    @torch.inference_mode(False)  # what is kept of it serves other modes, too
     def predict_table(
         self,
         features: Any,

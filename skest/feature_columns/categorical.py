@@ -276,7 +276,8 @@ def check_kind(
         # Of booleans, which are strings to a vocabulary, the type alone is a riddle, and
         # strings of 0 and 1 would be unknown ones.
         some = " and ".join(map(repr, values[:2]))
-        how = " with .astype('boolean')" if {*values} == {"False", "True"} else ""
+        are_booleans = {*values} == {"False", "True"} and {*cells.distinct} <= {0, 1}
+        how = " with .astype('boolean')" if are_booleans else ""
         raise ValueError(
             f"Cells must be of type {expected!r}{f' ({some})' if some else ''}, by "
             f"{source}; got {cells.example!r} "

@@ -47,13 +47,17 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
     assert model.decision_function(X).shape == (200,)
 
 
+@pytest.mark.parametrize("n_rows", [120, 1_100])
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_fit_where_gradients_are_off(mode, blobs):
-    X, y = blobs
+def test_fit_and_predict_where_gradients_are_off(mode, n_rows):
+    X = np.random.default_rng(0).normal(size=(n_rows, 3))
+    y = X[:, 0] > 0
+    outside = DNNClassifier((4,), max_iter=2, random_state=0).fit(X, y)
     with mode():
         inside = DNNClassifier((4,), max_iter=2, random_state=0).fit(X, y)
-    outside = DNNClassifier((4,), max_iter=2, random_state=0).fit(X, y)
-    np.testing.assert_array_equal(inside.predict_proba(X), outside.predict_proba(X))
+        probability = outside.predict_proba(X)
+    np.testing.assert_array_equal(inside.predict_proba(X), probability)
+    np.testing.assert_array_equal(outside.predict_proba(X), probability)
 
 
 def test_a_column_vector_is_warned_of_once(table):

@@ -379,7 +379,6 @@ class Target(ABC):
 def refuse_times(y: Any, what: str) -> None:
     """Refuse dates and durations; `what` says what they are instead, and what helps."""
     y = np.asarray(y)
-    is_time = y.dtype.kind in "mM"
-    if is_time or (y.dtype.kind == "O" and infer_dtype(y) in TIMES_AMONG_OBJECTS):
-        found = y.dtype if is_time else type(y.flat[0]).__name__
+    found = infer_dtype(y) if y.dtype.kind == "O" else str(y.dtype)
+    if y.dtype.kind in "mM" or found in TIMES_AMONG_OBJECTS:
         raise ValueError(f"y holds dates or durations ({found}), which are {what}.")
