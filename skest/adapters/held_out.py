@@ -84,7 +84,8 @@ def fit_with_part_held_out(
     # The first of equal scores, after which nothing was gained.
     best_at = 1 + int(np.argmax(scores))
     until = end_of_cycle(best_at, model._ends(first.budget), len(scores))
-    at_best = model.estimator_.predict_table(
+    # Those at ends of cycles are kept; the model is in the state of the best epoch.
+    at_best = history[best_at - 1] or model.estimator_.predict_table(
         held_out.features,
         model._target.validation_keys,
         batch_size=model._predict_batch_size,
