@@ -246,7 +246,7 @@ def _numbers_like_trained(
 
 def _dates_near(column: ParsedColumn) -> list[int]:
     """Return microseconds since 1970, up to two deviations from the mean."""
-    if column.normalizer != "standard":
+    if column.normalizer not in ("standard", "auto"):
         return []
     seconds = column.center_[0] + column.scale_[0] * np.arange(-2, 3)
     return (1e6 * seconds).astype(np.int64).tolist()

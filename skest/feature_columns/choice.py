@@ -134,7 +134,7 @@ def _columns(
     if _holds_numbers(table, key, is_sequence):
         if is_sequence:
             steps = numbers(steps_of(table, key).values, key)
-            return [_numeric(sequence_numeric_column, key, steps, dtype)]
+            return [_numeric(sequence_numeric_column, key, steps, dtype, kind)]
         values = table.numbers(key)
         # Left out with a warning rather than refused: tables have such columns, and the
         # others are good.
@@ -145,7 +145,7 @@ def _columns(
         if len(table.keys) > 1 and values.ndim == 1 and _are_equal(values):
             return _left_out(key, "has the same value in each row")
         warn_of_id(key, values)
-        return [_numeric(numeric_column, key, values, dtype)]
+        return [_numeric(numeric_column, key, values, dtype, kind)]
     is_single = table.cells(key).ndim == 1 and table.flat(key) is None
     is_category = isinstance(table.cells(key).dtype, pd.CategoricalDtype)
     if is_single and not is_category and are_dates(table.cells(key)):
@@ -154,7 +154,7 @@ def _columns(
             return _left_out(key, "has no values")
         if len(table.keys) > 1 and _are_equal(table.cells(key)):
             return _left_out(key, "has the same value in each row")
-        return [_parsed(key, part, dtype) for part in parts]
+        return [_parsed(key, part, dtype, kind) for part in parts]
     cells = table.factorized(key)
     _warn_of_minus_one(cells, key)
     counts = np.bincount(cells.codes[cells.codes >= 0])
@@ -164,7 +164,7 @@ def _columns(
     if is_single and cells.are_strings:
         # Who makes a category of numbers has said what they are.
         if not is_category and are_numbers(cells.distinct):
-            number = _parsed(key, "number", dtype)
+            number = _parsed(key, "number", dtype, kind)
             if not _may_name_things(cells.distinct, counts.sum()):
                 return [number]
             names = _categories(table, key, kind, n_levels, is_single)
@@ -317,13 +317,13 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
         )
 
 
-def _parsed(key: Key, parse: str, dtype: str | None) -> FeatureColumn:
+def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> FeatureColumn:
     return parsed_numeric_column(
         key,
         parse,
         default_value="mean",
         dtype=dtype or "float64",
-        normalizer="standard",
+        normalizer=_normalizer(kind),
         # The parts of a date are missing together: one of them says so.
         indicate_missing="auto" if parse in ("number", "seconds") else False,
     )
@@ -339,7 +339,11 @@ def _warn_of_minus_one(cells: Factorized, key: Key) -> None:
 
 
 def _numeric(
-    make: Callable[..., NumericColumn], key: Key, values: np.ndarray, dtype: str | None
+    make: Callable[..., NumericColumn],
+    key: Key,
+    values: np.ndarray,
+    dtype: str | None,
+    kind: str,
 ) -> NumericColumn:
     return make(
         key,
@@ -347,6 +351,11 @@ def _numeric(
         default_value="mean",
         # float64 for integers, of which float32 does not hold all.
         dtype=dtype or np.result_type(values.dtype, np.float32).name,
-        normalizer="standard",
+        normalizer=_normalizer(kind),
         indicate_missing="auto",
     )
+
+
+def _normalizer(kind: str) -> str:
+    # FTRL, which trains linear models, keeps what is rare in bounds and wants it large.
+    return "standard" if kind == "linear" else "auto"

@@ -14,6 +14,7 @@ _MOST_LEVELS = 5
 # What center_ and scale_ are.
 _SCALES = {
     "standard": "mean {}, deviation {}",
+    "auto": "center {}, scale {}",
     "minmax": "least {}, range {}",
     "robust": "median {}, spread {}",
 }
@@ -130,7 +131,10 @@ def _learned(column: Any) -> Iterator[str]:
             scale = _range(column.scale_[0], column)
             # Mostly it is the mean, and said once.
             fills = " fills gaps" if center in fill else ""
-            yield _SCALES[column.normalizer].format(center + fills, scale)
+            # What fills gaps is the mean.
+            is_standard = fills and column.normalizer == "auto"
+            said = _SCALES["standard" if is_standard else column.normalizer]
+            yield said.format(center + fills, scale)
             fill = [] if fills else fill
     yield from (f"gaps become {value}" for value in fill)
     if len(state.get("indicated_", ())):

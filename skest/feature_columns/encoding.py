@@ -14,7 +14,7 @@ from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Table
 
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
-_SCALED = (None, "standard", "minmax")
+_SCALED = (None, "standard", "auto", "minmax")
 
 
 class Encoding:

@@ -53,8 +53,9 @@ def infer_feature_columns(
     ============================================ ========================================
     Cells                                        Columns
     ============================================ ========================================
-    numbers                                      standardised; gaps become the mean, with
-                                                 an indicator of missing numbers
+    numbers                                      scaled by ``normalizer="auto"``; gaps
+                                                 become the mean, with an indicator of
+                                                 missing numbers
     strings that all are numbers or blank        as numbers, unless one has a leading zero;
                                                  if they are whole and come again, which
                                                  codes do, as categories, too
@@ -79,10 +80,11 @@ def infer_feature_columns(
                                                  `target_ridge_column`; never made dense
     ============================================ ========================================
 
-    An array of numbers becomes one column. For a linear model, categories stay as they
-    are, with neither vectors nor statistics. A category that is the integer -1 counts as
-    missing, with a warning. Whole numbers in a column whose name ends as those of ids and
-    codes do ("store_id", "zipcode") are numbers, with a warning.
+    An array of numbers becomes one column. For a linear model, numbers are standardised,
+    and categories stay as they are, with neither vectors nor statistics. A category that
+    is the integer -1 counts as missing, with a warning. Whole numbers in a column whose
+    name ends as those of ids and codes do ("store_id", "zipcode") are numbers, with a
+    warning.
 
     Parameters
     ----------

@@ -17,6 +17,7 @@ from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.statistics import (
     UniformMap,
     can_hold,
+    distance_of_others,
     is_finite,
     mean_and_scale,
     median_and_spread,
@@ -26,8 +27,8 @@ from skest.feature_columns.statistics import (
 from skest.feature_columns.table import Key, Table
 
 _DTYPES = ("float32", "float64", "int32", "int64")
-_SCALERS = ("standard", "minmax", "quantile", "robust")
-_LINEAR = (None, "standard", "minmax")
+_SCALERS = ("standard", "auto", "minmax", "quantile", "robust")
+_LINEAR = (None, "standard", "auto", "minmax")
 
 _REMEDY = "give no 'normalizer' or a callable"
 # Ends of keys under which other things than numbers are encoded, and of those that avoid
@@ -64,9 +65,12 @@ def numeric_column(
         Type in which cells are held and scaled. Networks take floats: `encode` turns
         integers into float64, which is not exact beyond 2**53, while `transform` gives
         integers.
-    normalizer : {"standard", "minmax", "quantile", "robust"} or callable, default=None
+    normalizer : {"standard", "auto", "minmax", "quantile", "robust"} or callable, \
+default=None
         "standard" subtracts the mean and divides by the standard deviation of the
-        training data, "minmax" maps their range to [0, 1], "quantile" spreads them
+        training data, "auto" does so unless their quartiles are equal, as those of flags
+        and of counts that are mostly zero, "minmax" maps their range to [0, 1],
+        "quantile" spreads them
         evenly over [0, 1], as `sklearn.preprocessing.QuantileTransformer` does, "robust"
         subtracts the median, divides by the distance of the quartiles, and takes
         ``x / sqrt(1 + (x / 3) ** 2)``, which is between -3 and 3, of the result; missing
@@ -100,6 +104,11 @@ def numeric_column(
     ``1 / min(n_rows, 1000)`` at most. All of it can be said with ONNX operators: Max and
     Min cut off numbers out of range, Less and ReduceSum count the inner knots at or below
     a number, Gather takes the ends of its interval, and Sub, Div, Mul and Add interpolate.
+
+    "auto" subtracts the median where the quartiles are equal, and divides by the root of
+    the mean square of what is left of the other numbers: they are about 1 then. In units of
+    a standard deviation, the rarer they are, the larger they are, and a network learns by
+    heart whose they are.
 
     "robust" scales as RealMLP does (Holzmüller, Grinsztajn and Steinwart 2024, "Better by
     Default", arXiv:2407.04491). Where the quartiles are equal, it divides by half of the
@@ -136,8 +145,8 @@ class NumericColumn(DenseColumn):
         Learned means, if ``default_value="mean"``.
     center_, scale_ : ndarray of float64, shape (n_elements,)
         The output is ``(x - center_) / scale_``, computed in `dtype`, if `normalizer`
-        is "standard" (mean, standard deviation), "minmax" (minimum, range) or "robust"
-        (median, distance of the quartiles), where it is clipped then.
+        is "standard" (mean, standard deviation), "minmax" (minimum, range), "robust"
+        (median, distance of the quartiles), where it is clipped then, or "auto".
     quantile_maps_ : list of UniformMap, of length n_elements
         The map of each element, if `normalizer` is "quantile".
     indicated_ : ndarray of int64
@@ -287,6 +296,11 @@ class NumericColumn(DenseColumn):
             learned["fill_"] = mean
         if self.normalizer == "standard":
             learned["center_"], learned["scale_"] = mean, scale
+        elif self.normalizer == "auto":
+            learned["center_"], learned["scale_"] = mean.copy(), scale.copy()
+            for i, element in enumerate(_elements(values, missing, table)):
+                if (distance := distance_of_others(*element)) is not None:
+                    learned["center_"][i], learned["scale_"][i] = distance
         elif self.normalizer == "minmax":
             # MinMaxScaler takes no weights; a row of weight 0 is one that is not there.
             counted = slice(None) if weight is None else weight > 0

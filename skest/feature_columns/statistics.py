@@ -201,17 +201,49 @@ def median_and_spread(
     >>> median_and_spread(np.array([0.0, 0.0, 0.0, 0.0, 8.0]), None)
     (0.0, 4.0)
     """
-    levels = np.array([0.25, 0.5, 0.75])
-    if weights is None:
-        low, median, high = np.quantile(values, levels, method="inverted_cdf")
-    else:
-        distribution = Distribution.of(values, weights)
-        low, median, high = distribution.distinct[distribution.quantiles(levels)]
-    spread = float(high) - float(low)
+    low, median, high = _quartiles(values, weights)
+    spread = high - low
     # As RealMLP: of a number that is mostly the same, quartiles say nothing.
     if spread == 0:
         spread = (float(values.max()) - float(values.min())) / 2
-    return float(median), spread or 1.0
+    return median, spread or 1.0
+
+
+def distance_of_others(
+    values: np.ndarray, weights: np.ndarray | None
+) -> tuple[float, float] | None:
+    """Return the median, and how far from it the numbers are that differ from it.
+
+    That is the root of the mean square. It is None unless the quartiles are equal, and of
+    a constant.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.statistics import distance_of_others
+    >>> distance_of_others(np.array([0.0, 0.0, 0.0, 0.0, 8.0]), None)
+    (0.0, 8.0)
+    """
+    low, median, high = _quartiles(values, weights)
+    differ = values != median
+    if low != high or not differ.any():
+        return None
+    weights = None if weights is None else weights[differ]
+    squares = np.square(values[differ].astype(np.float64) - median)
+    return median, float(np.sqrt(np.average(squares, weights=weights)))
+
+
+def _quartiles(
+    values: np.ndarray, weights: np.ndarray | None
+) -> tuple[float, float, float]:
+    levels = np.array([0.25, 0.5, 0.75])
+    if weights is None:
+        quartiles = np.quantile(values, levels, method="inverted_cdf")
+    else:
+        distribution = Distribution.of(values, weights)
+        quartiles = distribution.distinct[distribution.quantiles(levels)]
+    low, median, high = map(float, quartiles)
+    return low, median, high
 
 
 def smoothly_clipped(values: np.ndarray) -> np.ndarray:

@@ -80,6 +80,7 @@ OTHERS = {
     "standard": fc.numeric_column(
         "float", default_value="mean", normalizer="standard", indicate_missing=True
     ),
+    "auto": fc.numeric_column("float", default_value="mean", normalizer="auto"),
     "minmax": fc.numeric_column(
         "float", default_value=0.5, normalizer="minmax", dtype="float64"
     ),

@@ -51,9 +51,21 @@ def test_robust_scaling_is_that_of_realmlp(rng):
     assert column.transform({"x": X})[:2, 0].tolist() == [3, -3]
 
 
-@pytest.mark.parametrize("normalizer", ["standard", "minmax", "robust"])
+def test_auto_scaling_is_standard_but_of_what_is_mostly_the_same(rng):
+    X = np.stack([rng.normal(3, 2, 60), np.zeros(60), np.full(60, 4.0)], axis=1)
+    X[:3, 1] = [6, 6, 30]
+    standard, auto = (
+        numeric_column("x", 3, normalizer=name).fit({"x": X}).transform({"x": X})
+        for name in ("standard", "auto")
+    )
+    assert_allclose(auto[:, [0, 2]], standard[:, [0, 2]])
+    assert_allclose(auto[:, 1], X[:, 1] / np.sqrt((6**2 + 6**2 + 30**2) / 3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("normalizer", ["standard", "auto", "minmax", "robust"])
 def test_weights_are_repetitions(normalizer, rng):
     X = rng.normal(size=(8, 2))
+    X[:, 1] = [0, 3, 0, 0, 2, 0, 0, 1]
     X[2, 0] = X[6, 1] = NAN
     weight = np.array([0, 3, 1, 2, 0, 1, 2, 1])
     options = {"default_value": "mean", "dtype": "float64", "normalizer": normalizer}

@@ -220,6 +220,7 @@ def test_weights_of_parts_are_those_of_the_whole():
 
 SCALED = {
     "minmax": fc.numeric_column("a", normalizer="minmax"),
+    "auto": fc.numeric_column("a", normalizer="auto"),
     "standard": fc.numeric_column("a", normalizer="standard"),
     "filled": fc.numeric_column("a", default_value=0, normalizer="minmax"),
     "bucketized": fc.bucketized_column(

@@ -246,7 +246,7 @@ def date_part(times: Value, part: str) -> Value:
     return where(day < 306, from_march, day - 305).cast(np.float64)
 
 
-_SCALERS = ("standard", "minmax", "robust")
+_SCALERS = ("standard", "auto", "minmax", "robust")
 _REMEDY = "give no 'normalizer' or a callable"
 
 
