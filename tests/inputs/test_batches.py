@@ -36,6 +36,26 @@ def test_floats_follow_the_network_and_all_else_stays():
             assert features["x"].tolist() == FLOATS.tolist()
 
 
+# Rows
+
+
+@pytest.mark.parametrize("batch_size", [16, 7])
+def test_many_columns_are_shuffled_as_a_few_are(batch_size):
+    numbers = np.arange(100.0)
+    few = {"x": numbers[:, None], "i": np.arange(100)[:, None], "flat": numbers}
+    many = few | {f"x{i}": (numbers + i)[:, None] for i in range(40)}
+    options = {"batch_size": batch_size, "shuffle": True, "seed": 3, "num_epochs": 2}
+    batches = make(ArrayDataset(many, numbers, **options))
+    expected = make(ArrayDataset(few, numbers, **options))
+    for (found, y), (features, labels) in zip(batches, expected, strict=True):
+        assert list(found) == list(many)
+        torch.testing.assert_close(
+            (y, *map(found.get, few)), (labels, *features.values())
+        )
+        assert found["x39"].shape == (len(y), 1)
+        assert found["x39"].flatten().tolist() == (labels + 39).tolist()
+
+
 # Encoding
 
 
