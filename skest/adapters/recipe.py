@@ -40,7 +40,7 @@ _RECIPE = {"dropout": 0.1, "dnn_dropout": 0.1, "weight_decay": 0.01, "n_members"
 # What a person is told of these choices.
 _REASONS = {
     "batch_size": "larger for larger tables",
-    "max_iter": "fewer for larger tables: the number of steps stays similar",
+    "max_iter": "fewer for larger tables; the last fifth may take all rows",
     "n_iter_no_change": "training may stop only at the end of a learning-rate cycle",
     "dropout": "0.1, but 0 for tables of fewer than 60 rows",
     "dnn_dropout": "0.1, but 0 for tables of fewer than 60 rows",
