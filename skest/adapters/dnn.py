@@ -35,7 +35,7 @@ class DNNParameters(OptimizerParameters):
         Widths of the hidden layers.
     feature_columns : FeatureColumns or list of columns
         What the features are and how they enter the network; see
-        `skest.feature_columns`. None infers it: numbers are standardised, gaps in them
+        `skest.feature_columns`. None infers it: numbers are scaled, gaps in them
         filled with the mean and marked; strings and categories become indicators if
         they have few levels and embeddings if they have many, see
         `skest.feature_columns.infer_feature_columns`. With the recipe (`learning_rate`),

@@ -25,7 +25,7 @@ class RNNParameters(OptimizerParameters):
     sequence_feature_columns : FeatureColumns or list of columns
         What the steps of the sequences are; see `skest.feature_columns`. If these columns
         and those of the context are None, they are inferred: lists become sequences of
-        standardised numbers or of categories, other columns the context; an array of
+        scaled numbers or of categories, other columns the context; an array of
         shape (n_samples, n_steps) is one sequence of numbers in each row, where NaN at
         the end is padding.
     context_feature_columns : FeatureColumns or list of columns

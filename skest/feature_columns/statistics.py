@@ -215,7 +215,7 @@ def distance_of_others(
     """Return the median, and how far from it the numbers are that differ from it.
 
     That is the root of the mean square. It is None unless the quartiles are equal, and of
-    a constant.
+    numbers that differ by no more than rounding.
 
     Examples
     --------
@@ -230,7 +230,11 @@ def distance_of_others(
         return None
     weights = None if weights is None else weights[differ]
     squares = np.square(values[differ].astype(np.float64) - median)
-    return median, float(np.sqrt(np.average(squares, weights=weights)))
+    distance = float(np.sqrt(np.average(squares, weights=weights)))
+    # What `mean_and_scale` takes for a constant; squares of tiny numbers may be 0, too.
+    if distance <= len(values) * np.finfo(np.float64).eps * abs(median):
+        return None
+    return median, distance
 
 
 def _quartiles(

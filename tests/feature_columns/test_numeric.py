@@ -62,6 +62,15 @@ def test_auto_scaling_is_standard_but_of_what_is_mostly_the_same(rng):
     assert_allclose(auto[:, 1], X[:, 1] / np.sqrt((6**2 + 6**2 + 30**2) / 3), rtol=1e-6)
 
 
+@pytest.mark.parametrize("other", [1e-200, 0.1 + 0.2 - 0.2])
+def test_auto_scaling_makes_nothing_of_rounding(other):
+    X = np.full(60, round(other, 9))
+    X[-3:] = other
+    column = numeric_column("x", normalizer="auto", dtype="float64").fit({"x": X})
+    assert column.scale_.tolist() == [1]
+    assert_allclose(column.transform({"x": X}), 0, atol=1e-15)
+
+
 @pytest.mark.parametrize("normalizer", ["standard", "auto", "minmax", "robust"])
 def test_weights_are_repetitions(normalizer, rng):
     X = rng.normal(size=(8, 2))
