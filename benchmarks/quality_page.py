@@ -123,9 +123,9 @@ more. {broad}
 
 ## Measured with
 
-{machine}; `quality/results.jsonl` has the commit of each fit. When the calibration changed,
-losses but of most ablations were measured anew on a busy machine, seconds kept; those of
-UCI and KEEL are too high by up to a half.
+{machine}; `quality/results.jsonl` has the commit of each fit. When calibration and scales
+changed, losses but of most ablations were measured anew where they may differ, on a busy
+machine; seconds were kept, but for those of tables of many columns.
 """
 
 
