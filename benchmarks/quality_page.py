@@ -98,7 +98,7 @@ gaps. Measured before the calibration changed. {whole}
 ## Tables that nothing was chosen with
 
 {n_unseen} tables from packages of R (`benchmarks/unseen_tables.py`; `--unseen`), picked by
-names, sizes and targets before anything was fitted to them; none was left out. Since then
+names, sizes and targets before any fit; none was left out. Since then
 one split of eight had a say in how training ends. {unseen}
 
 ## Tables of a later reader
@@ -111,21 +111,18 @@ read. {elsewhere}
 ## Tables that papers compare with
 
 {n_keel} of UCI and KEEL with 1,000 rows or more (`benchmarks/keel_tables.py`; `--keel`),
-listed before anything was fitted to them. Since then, chess, car and splice had a say in
+listed before any fit. Since then, chess, car and splice had a say in
 how members begin, 29 of all groups in how to calibrate. {keel}
 
 ## Tables of many columns
 
-{n_broad} with 44 to 1,617 columns (`benchmarks/broad_tables.py`; `--broad`), listed before
-anything was fitted to them. Since then, grants and six others had a say in how numbers are
-scaled that are mostly the same: before, the loss of both networks on grants was .49 and
-more. {broad}
+{n_broad} with 44 to 1,617 columns (`--broad`), listed before any fit. Seven had a say in
+scales since (grants: .49 before). {broad}
 
 ## Measured with
 
-{machine}; `quality/results.jsonl` has the commit of each fit. When calibration and scales
-changed, losses but of most ablations were measured anew where they may differ, on a busy
-machine; seconds were kept, but for those of tables of many columns.
+{machine}; `quality/results.jsonl` has the commit of each fit. After changes of
+calibration and scales, most losses were measured anew, not ablations and seconds.
 """
 
 
