@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of many columns, 44 to 1,617, for `benchmarks.quality --broad`.
 
-The list was written before anything was fitted to them: what the packages of
-`elsewhere_tables` and `keel_tables` hold with 40 columns or more, but for what the other
-lists have, tables whose columns tell the target, and panels of a few years. None was left
-out afterwards.
+They were picked from the packages of `elsewhere_tables` and `keel_tables` by names, sizes
+and targets, before anything was fitted to them; none was left out afterwards.
 """
 
 from functools import partial

@@ -383,8 +383,9 @@ def _taken(
     sizes = [len(own) for own in rows]
     # (n_rows of all batches taken together,)
     index = torch.from_numpy(np.concatenate(rows))
-    # Columns begin at multiples of 64 bytes, as batches do.
-    padded = torch.cat([index, index.new_zeros(-len(index) % _ALIGNED_ROWS)])
+    padded = index
+    if stacks:  # Columns begin at multiples of 64 bytes, as batches do.
+        padded = torch.cat([index, index.new_zeros(-len(index) % _ALIGNED_ROWS)])
     stacked = {place for places, _ in stacks for place in places}
     apart = [place for place in range(len(leaves)) if place not in stacked]
     taken = move(

@@ -40,7 +40,12 @@ def test_one_piece_gives_the_numbers_of_batches(execution, dtype, given):
 
 @pytest.mark.parametrize(
     ("normalizer", "dtype"),
-    [(None, "int64"), ("auto", "float32"), ("quantile", "float32")],
+    [
+        (None, "int64"),
+        ("standard", "float32"),
+        ("auto", "float32"),
+        ("quantile", "float32"),
+    ],
 )
 def test_arithmetic_is_that_of_the_columns(normalizer, dtype):
     columns = [
@@ -52,7 +57,7 @@ def test_arithmetic_is_that_of_the_columns(normalizer, dtype):
     model = LinearRegressor(feature_columns=columns, **OPTIONS).fit(table, X[:, 0])
     model.predict(table)
     kept = model.estimator_._kept
-    is_plain = dtype != "int64" and normalizer in (None, "auto")
+    is_plain = dtype != "int64" and normalizer in (None, "standard", "auto", "minmax")
     assert (kept._arithmetic is not None) == is_plain
     if is_plain:
         tensors = kept._arithmetic.tensors(table)
