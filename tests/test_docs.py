@@ -18,12 +18,19 @@ TEXTS = {
 }
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 # Processes, and all checks of scikit-learn.
-SLOW = re.compile(r"AsyncParameterServer\(|SharedMemory\(|n_jobs=2|check_estimator\(")
+SLOW = re.compile(r"AsyncParameterServer\(|SharedMemory\(|n_jobs=2")
+NIGHTLY = re.compile(r"check_estimator\(")
+
+
+def marks(text):
+    blocks = BLOCK.findall(text)
+    if any(map(NIGHTLY.search, blocks)):
+        return pytest.mark.nightly
+    return pytest.mark.slow if any(map(SLOW.search, blocks)) else ()
+
+
 PAGES = [
-    pytest.param(
-        name,
-        marks=pytest.mark.slow if any(map(SLOW.search, BLOCK.findall(text))) else (),
-    )
+    pytest.param(name, marks=marks(text))
     for name, text in TEXTS.items()
     if BLOCK.search(text)
 ]

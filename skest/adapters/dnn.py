@@ -167,8 +167,8 @@ class DNNRegressor(LossParameters, SkestDNN, SkestRegressor):
     --------
     >>> import numpy as np
     >>> from skest import DNNRegressor
-    >>> X = np.linspace(-1, 1, 90).reshape(-1, 1)
-    >>> model = DNNRegressor((32,), random_state=0).fit(X, X[:, 0] ** 2)
+    >>> X = np.linspace(-1, 1, 50).reshape(-1, 1)
+    >>> model = DNNRegressor(random_state=0).fit(X, X[:, 0] ** 2)
     >>> bool(model.score(X, X[:, 0] ** 2) > 0.9)
     True
     """
@@ -199,10 +199,10 @@ class DNNEstimator(SkestDNN, SkestHeadEstimator):
     >>> import numpy as np
     >>> from skest import DNNEstimator
     >>> from skest.heads import BinaryClassHead
-    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> X = np.linspace(-1, 1, 50).reshape(-1, 1)
     >>> y = np.where(X[:, 0] > 0, "up", "down")
     >>> head = BinaryClassHead(label_vocabulary=["down", "up"], thresholds=[0.3])
-    >>> model = DNNEstimator(head, (8,), max_iter=30, random_state=0).fit(X, y)
+    >>> model = DNNEstimator(head, random_state=0).fit(X, y)
     >>> model.predict([[-0.9], [0.9]]).tolist()
     ['down', 'up']
     >>> "recall/positive_threshold_0.3" in model.evaluate(X, y)
@@ -260,15 +260,15 @@ class MultiHeadEstimator(SkestDNN, SkestMixedEstimator):
     --------
     >>> import numpy as np, pandas as pd
     >>> from skest import MultiHeadEstimator
-    >>> X = pd.DataFrame({"size": np.linspace(0, 1, 60)})
+    >>> X = pd.DataFrame({"size": np.linspace(0, 1, 51)})
     >>> y = pd.DataFrame({"kind": np.where(X["size"] > 0.5, "big", "small")})
     >>> y["price"] = 10 * X["size"] + 5
     >>> y.loc[::7, "price"] = np.nan
     >>> model = MultiHeadEstimator(random_state=0).fit(X, y)
-    >>> model.predict(X.iloc[[10, 50]]).round()
+    >>> model.predict(X.iloc[[10, 40]]).round()
          kind  price
     10  small    7.0
-    50    big   13.0
+    40    big   13.0
     """
 
     heads: Any = parameter(default="auto", values=[allowed.AUTO, dict, list, tuple])

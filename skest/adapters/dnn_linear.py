@@ -192,9 +192,9 @@ class DNNLinearCombinedRegressor(LossParameters, SkestCombined, SkestRegressor):
     --------
     >>> import numpy as np
     >>> from skest import DNNLinearCombinedRegressor
-    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> X = np.linspace(-1, 1, 50).reshape(-1, 1)
     >>> y = X[:, 0] + X[:, 0] ** 2
-    >>> model = DNNLinearCombinedRegressor((16,), max_iter=40, random_state=0).fit(X, y)
+    >>> model = DNNLinearCombinedRegressor(random_state=0).fit(X, y)
     >>> bool(model.score(X, y) > 0.9)
     True
     """
@@ -223,7 +223,7 @@ class DNNLinearCombinedEstimator(SkestCombined, SkestHeadEstimator):
     >>> import numpy as np
     >>> from skest import DNNLinearCombinedEstimator
     >>> from skest.heads import BinaryClassHead, MultiHead, RegressionHead
-    >>> X = np.linspace(-1, 1, 100).reshape(-1, 1)
+    >>> X = np.linspace(-1, 1, 50).reshape(-1, 1)
     >>> y = {"sign": (X[:, 0] > 0).astype(int), "square": X[:, 0] ** 2}
     >>> head = MultiHead([BinaryClassHead(name="sign"), RegressionHead(name="square")])
     >>> model = DNNLinearCombinedEstimator(head, (8,), max_iter=5, random_state=0).fit(X, y)

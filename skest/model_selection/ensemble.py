@@ -117,11 +117,13 @@ class EnsembleClassifier(_Ensemble, VotingClassifier):
 
     Examples
     --------
+    >>> from sklearn.base import clone
     >>> from sklearn.datasets import load_iris
     >>> from skest import DNNClassifier
     >>> from skest.model_selection import EnsembleClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> seeds = [(f"seed {i}", DNNClassifier((8,), random_state=i)) for i in range(3)]
+    >>> model = DNNClassifier((8,), max_iter=9)
+    >>> seeds = [(str(i), clone(model).set_params(random_state=i)) for i in (0, 1)]
     >>> EnsembleClassifier(seeds).fit(X, y).predict_proba(X).shape
     (150, 3)
     """

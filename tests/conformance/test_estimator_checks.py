@@ -119,8 +119,10 @@ def with_defaults(estimator):
 
 # One of those whose defaults are the same.
 NIGHTLY = (
-    *(skest.BaselineEstimator, skest.DNNClassifier, skest.DNNLinearCombinedEstimator),
-    *(skest.DNNLinearCombinedRegressor, skest.LinearEstimator, skest.RNNRegressor),
+    *(skest.BaselineEstimator, skest.DNNClassifier, skest.DNNEstimator),
+    *(skest.DNNLinearCombinedEstimator, skest.DNNLinearCombinedRegressor),
+    *(skest.LinearEstimator, skest.RNNRegressor),
+    *(skest.ModelFnClassifier, skest.ModelFnRegressor),
 )
 
 

@@ -69,7 +69,7 @@ def test_a_killed_worker_is_started_again(strategy, caplog):
     assert "worker-1 died, and is started again" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # test_launch has it with small processes
 def test_a_worker_that_dies_again_and_again_ends_the_training():
     def dying(input_context):
         yield from slow_batches(3)

@@ -32,7 +32,7 @@ def tables(small, large):
     return {task: (large[task] - small[task]) / TABLE_BYTES for task in large}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_what_tables_cost_at_the_peak(tmp_path):
     """A server its table and slot, and so the chief, a worker the rows it reads."""

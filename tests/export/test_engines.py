@@ -13,7 +13,7 @@ from skest import export
 from skest.export.raw_values import Feature, columns_of
 from tests.export import _engines, _portable
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module")
