@@ -26,7 +26,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("skest needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
 	@echo "Installing skest and its tested dependencies into $(VENV) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,examples]'
+	@# What is imported is compiled then: all of it takes two minutes.
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev,examples]'
 	@touch $@
 
 demo: $(INSTALLED)

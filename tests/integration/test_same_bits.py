@@ -64,7 +64,8 @@ def test_a_model_predicts_the_same_bits_wherever_it_comes_from(
         for directory in (None, tmp_path / "own")
     ]
     in_memory, on_disk = (
-        make(max_iter=2, early_stopping=False, random_state=0, config=config).fit(x, y) for config in configs
+        make(max_iter=2, early_stopping=False, random_state=0, config=config).fit(x, y)
+        for config in configs
     )
     expected = predictions(in_memory, x)
     assert_array_equal(predictions(on_disk, x), expected)

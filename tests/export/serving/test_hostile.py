@@ -132,7 +132,9 @@ def test_silent_clients_and_those_that_read_nothing_are_left(tmp_path):
             while True:
                 connection.sendall(requests)
         assert read_all(silent) == b""
-        until(lambda: not any("process_request" in t.name for t in threading.enumerate()))
+        until(
+            lambda: not any("process_request" in t.name for t in threading.enumerate())
+        )
 
 
 @pytest.fixture
