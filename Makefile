@@ -14,7 +14,7 @@ help:
 	@echo "make demo       wide & deep on a real mixed table, in under two minutes"
 	@echo "make test       the test suite without the slow tests"
 	@echo "make test-slow  the slow tests"
-	@echo "make test-nightly  scikit-learn's checks of further configurations, long examples, benchmarks"
+	@echo "make test-nightly  scikit-learn's checks of further configurations, other engines, long examples, benchmarks"
 	@echo "make coverage   which lines make test runs"
 	@echo "make docs       the documentation site, in build/docs"
 	@echo "make lint       ruff and mypy"
