@@ -122,7 +122,8 @@ scales since (grants: .49 before). {broad}
 ## Measured with
 
 {machine}; `quality/results.jsonl` has the commit of each fit. After changes of
-calibration and scales, most losses were measured anew, not ablations and seconds.
+calibration and scales, losses were measured anew but for large tables and wide
+layers; few seconds.
 """
 
 
