@@ -121,9 +121,9 @@ scales since (grants: .49 before). {broad}
 
 ## Measured with
 
-{machine}; `quality/results.jsonl` has the commit of each fit. After changes of
-calibration and scales, losses were measured anew but for large tables and wide
-layers; few seconds.
+{machine}; `quality/results.jsonl` has the commit of each fit. After
+calibration and scales changed, losses were measured anew but for large tables and wide
+layers; seconds mostly not.
 """
 
 

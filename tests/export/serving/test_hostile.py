@@ -118,8 +118,14 @@ def test_a_body_that_ends_too_early(server):
     assert status == 400 and "ends too early" in answer["error"]
 
 
+def _handlers():
+    """The threads of connections, of all servers here."""
+    return {t for t in threading.enumerate() if "process_request" in t.name}
+
+
 def test_silent_clients_and_those_that_read_nothing_are_left(tmp_path):
     """Else each would keep a thread, and what it did not read, for good."""
+    others = _handlers()
     with (
         ModelServer({"m": tmp_path}, port=0, limits=Limits(timeout=0.1)) as server,
         connect(server) as silent,
@@ -132,9 +138,7 @@ def test_silent_clients_and_those_that_read_nothing_are_left(tmp_path):
             while True:
                 connection.sendall(requests)
         assert read_all(silent) == b""
-        until(
-            lambda: not any("process_request" in t.name for t in threading.enumerate())
-        )
+        until(lambda: not _handlers() - others)
 
 
 @pytest.fixture
