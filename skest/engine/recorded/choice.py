@@ -99,6 +99,7 @@ def make_step(
         with_update=_is_update_fixed(spec, hooks, halves),
         program=CudaGraphProgram if is_on_gpu else Program,
         has_table=has_table,
+        n_steps=n_steps,
         halves=halves,
     )
 

@@ -24,7 +24,7 @@ from skest.engine.recorded.simplify import (
 from skest.optimizers.row_sparse import RowSparse
 from skest.spec import EstimatorSpec
 
-# Of kinds of batches other than the first one, and of sequences of each length.
+# Of kinds of batches that may not come often: to record one costs as much.
 _EAGER_STEPS_OF_OTHERS = 20
 _MOST_KINDS = 64
 
@@ -60,6 +60,8 @@ class GraphStep:
         What carries out recorded steps.
     has_table : bool, default=False
         Whether all batches are rows of one table, that differ in their number only.
+    n_steps : int or None, default=None
+        How many steps there may be; None if that is not known.
     halves : Halves, default=LOCAL
         The eager step.
 
@@ -95,9 +97,11 @@ class GraphStep:
         with_update: bool = True,
         program: type[Program] | type[CudaGraphProgram] = Program,
         has_table: bool = False,
+        n_steps: int | None = None,
         halves: Halves = LOCAL,
     ) -> None:
         self.n_replayed = 0
+        self._n_steps = n_steps or 0
         self._spec = spec
         self._halves = halves
         self._eager = halves.eager(spec)
@@ -108,6 +112,7 @@ class GraphStep:
         self._cut = getattr(spec.network, "cut_to_longest", None)
         self._is_eager = False
         self._seen: Counter[Hashable] = Counter()
+        self._often: set[Hashable] = set()
         self._replays: dict[Hashable, _Replay] = {}
         # By the number of rows, for batches that differ in nothing else; if what finds
         # their tensors is known.
@@ -140,19 +145,23 @@ class GraphStep:
         self, kind: Hashable, tensors: list[Tensor], features: Any, labels: Any
     ) -> Tensor:
         """Take an eager step, and record it if there will be enough of its kind."""
+        if not self._seen:
+            self._often = {kind} if self._cut is None else set()
+        elif len(self._seen) == 1 and self._cut is None and kind not in self._seen:
+            # The rest of an epoch, which comes once in each.
+            n_epochs = self._n_steps // (self.n_replayed + self._seen.total() + 1)
+            if n_epochs >= 2 * _EAGER_STEPS_OF_OTHERS:
+                self._often.add(kind)
         self._seen[kind] += 1
         if len(self._seen) > _MOST_KINDS:
             self._stay_eager("the shapes of the batches keep changing")
-        # Most batches are of the first kind, and the rest of an epoch is of another.
-        is_first = kind == next(iter(self._seen))
-        comes_often = is_first and self._cut is None
-        n_eager = self._eager_steps if comes_often else _EAGER_STEPS_OF_OTHERS
-        # The last batch of an epoch comes once in it: twenty epochs may pass before.
+        n_eager = self._eager_steps if kind in self._often else _EAGER_STEPS_OF_OTHERS
         if self._is_eager or self._seen[kind] <= n_eager:
             return self._eager(features, labels)
         if self._with_update and _join_counters(self._spec.optimizers):
             self._forget()  # they work on other tensors
         captures = self._program is CudaGraphProgram  # memory for one kind is enough
+        is_first = kind == next(iter(self._seen))
         program = Program if captures and not is_first else self._program
         loss, found = self._recorded(features, labels, tensors, program)
         if isinstance(found, str):

@@ -70,7 +70,9 @@ def reported():
         logging.getLogger("skest").removeHandler(handler)
 
 
-def run_both(make, data, *, hooks=(), has_table=False, between=lambda spec, i: None):
+def run_both(
+    make, data, *, hooks=(), n_steps=None, has_table=False, between=lambda spec, i: None
+):
     """Train both ways and compare bit for bit.
 
     `between(spec, i)` is called after the i-th step of each. Return how many steps were
@@ -78,7 +80,7 @@ def run_both(make, data, *, hooks=(), has_table=False, between=lambda spec, i: N
     """
     eager, graph = make(), make()
     with reported() as reports:
-        step = make_step("graph", graph, hooks, None, has_table=has_table)
+        step = make_step("graph", graph, hooks, n_steps, has_table=has_table)
         for i, (features, labels) in enumerate(data):
             torch.manual_seed(i)
             expected = train_step(eager, features, labels)

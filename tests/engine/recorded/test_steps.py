@@ -187,10 +187,21 @@ def test_sparse_bags(options, kind):
     assert (n_replayed, len(reports)) == ((0, 1) if is_padded else (6, 0))
 
 
-def test_every_size_of_batch_has_a_recording_of_its_own():
-    # 2 of 3 batches are full; the others have to come 20 times before.
-    data = batches(90, sizes=(8, 8, 5))
-    assert run_both(lambda: make_spec(mlp()), data) == (60 - 2 + 30 - 21, [])
+@pytest.mark.parametrize(
+    # The rest of an epoch comes 20 times before, unless it is known to come 40 times.
+    ("n_steps", "n_eager"),
+    [(None, 21), (119, 21), (120, 2)],
+)
+def test_every_size_of_batch_has_a_recording_of_its_own(n_steps, n_eager):
+    data = batches(90, sizes=(8, 8, 5))  # 2 of 3 are full
+    found = run_both(lambda: make_spec(mlp()), data, n_steps=n_steps)
+    assert found == (60 - 2 + 30 - n_eager, [])
+
+
+def test_many_sizes_of_batches_have_to_come_often():
+    data = batches(90, sizes=(8, 7, 6, 5, 4, 3))
+    n_replayed, _ = run_both(lambda: make_spec(mlp()), data, n_steps=10_000)
+    assert n_replayed == 2 * (15 - 2)
 
 
 class TwoTasks(nn.Module):
