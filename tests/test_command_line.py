@@ -235,6 +235,7 @@ def test_numbers_are_predicted(home, capsys):
         ("train people.csv --target rich -o new.csv/m", "can't be written"),
         ("train people.csv --target rich -o m --holdout 1", "--holdout must be"),
         ("train people.csv --target rich -o m --drop x", "no column 'x' for --drop"),
+        ("train people.csv --target rich -o m --drop rich", "that is the target"),
         ("train people.csv --target rich -o m --category x", "'x' for --category"),
         ("train people.csv --target rich -o m --weight city", "must hold numbers"),
         ("train people.csv --target rich -o m --set a", "--set takes NAME=VALUE"),

@@ -348,6 +348,8 @@ class SkestEstimator(
             report=voice(self.verbose),
             n_epochs=n_epochs,
             n_to_follow=course.to_follow,
+            # By the recipe, that state has seen these rows, and no epoch would beat it.
+            counts_start=not (self._has_schedule and self.early_stopping == "auto"),
         )
         with speaking(self.verbose):
             train_core(

@@ -81,6 +81,8 @@ class EpochHook(Progress):
         Most epochs that there will be, for the time that is left.
     n_to_follow : int, default=0
         Most epochs of the trainings that come after this one in the same fit.
+    counts_start : bool, default=True
+        Whether a state that training goes on from may stay the best.
 
     Attributes
     ----------
@@ -109,6 +111,7 @@ class EpochHook(Progress):
         report: Callable[[str], None] | None = None,
         n_epochs: int = 1,
         n_to_follow: int = 0,
+        counts_start: bool = True,
     ) -> None:
         super().__init__()
         # How many rows each loss is the mean of.
@@ -122,6 +125,7 @@ class EpochHook(Progress):
         self._report = report
         self._n_epochs = n_epochs
         self._n_to_follow = n_to_follow
+        self._counts_start = counts_start
         self._began = 0.0
         self._durations: list[float] = []
         self._losses: list[Tensor] = []
@@ -145,7 +149,7 @@ class EpochHook(Progress):
             self._score.begin(run)
             # As scikit-learn with warm_start: what was learned before may still be the
             # best.
-            if run.start_step:
+            if run.start_step and self._counts_start:
                 self._keep_best(run, self._score(run))
 
     def begin_epoch(self, run: Run) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, clone
@@ -191,6 +192,16 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _check_features(self, X: Any, *, reset: bool) -> TableColumns:
         """Return the features as columns by key, which are read once from here on."""
+        if callable(X):
+            raise TypeError(
+                f"X of {type(self).__name__} must be a table; got the function {X!r}. Only "
+                "train(input_fn) takes one; others take the arrays that it returns."
+            )
+        if isinstance(X, pd.Series):
+            raise ValueError(
+                "X must have rows and columns; got a Series. A row of a table is "
+                "X.iloc[[i]], and a column of it X[[name]]."
+            )
         if reset:
             self._reads_array = self._takes_as_array(X)
         if self._reads_array:

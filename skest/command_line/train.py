@@ -155,6 +155,8 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     others = [options.target, *options.drop, options.weight]
     for name in options.drop:
         tables.column_of(table, name, "--drop")
+        if name == options.target:
+            raise ValueError(f"--drop {name}: that is the target, and not left out.")
     X = table.drop(columns=[name for name in others if name is not None])
     if not X.shape[1]:
         raise ValueError("The table has no column to predict from.")

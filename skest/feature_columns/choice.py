@@ -2,6 +2,7 @@
 """`chosen_columns`: feature columns by a look at raw columns."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -64,12 +65,19 @@ _IDS = re.compile(
     "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:id|code|zip|zipcode|postcode|postalcode)$"
 )
 
-# As "$1,234.50", "12 %" or "31/12/2020 10:00".
-_FORMATTED = re.compile(
-    r"\s*[-+(]?\s*([$€£¥]\s*\d[\d,. ]*|\d[\d,. ]*\s*[%$€£¥]|\d{1,3}(,\d{3})+(\.\d+)?)"
-    r"\)?\s*$"
-    r"|\s*\d{1,2}[./-]\d{1,2}[./-]\d{2,4}(\s.*)?$"
+_AMOUNT = (
+    r"\s*[-+(]?\s*(?!0\d)(?:\d+(?:[.,]\d+)?|\d{1,3}(?:[., ']\d{3})+(?:[.,]\d+)?)\s*"
 )
+_MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\\.?"
+# As "$1,234.50", "12 %", "51,3", "31/12/2020 10:00" or "Jan 31, 2020".
+_FORMATTED = re.compile(
+    rf"\s*[-+(]?\s*[$€£¥]{_AMOUNT}\)?|{_AMOUNT}[)%$€£¥]?\s*"
+    r"|\s*(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})(\s.*)?"
+    rf"|\s*\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}.*|\s*{_MONTH} \d{{1,2}},? \d{{4}}.*",
+    re.IGNORECASE,
+)
+# As "51.3 kg": codes, such as "14C", end in various letters.
+_MEASURED = re.compile(rf"{_AMOUNT}(?P<unit>°?[^\W\d_][^\d\s]{{0,5}})\s*")
 
 
 def chosen_columns(
@@ -299,7 +307,14 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
     """Warn if strings are numbers but for a few, such as "n/a", or in another form."""
     texts = distinct[:MOST_LOOKED_AT]
     others = [text for text in texts if not are_numbers(np.array([text], object))]
-    formatted = [text for text in others if _FORMATTED.match(text)]
+    measured = [_MEASURED.fullmatch(text) for text in others]
+    units = Counter(found["unit"] for found in measured if found)
+    unit = next(iter(units.most_common(1)), (None,))[0]
+    formatted = [
+        text
+        for text, found in zip(others, measured, strict=True)
+        if _FORMATTED.fullmatch(text) or (found and found["unit"] == unit)
+    ]
     n_numbers = len(texts) - len(others)
     # "950" beside "1,200" as well.
     is_formatted = formatted and n_numbers + len(formatted) > 0.9 * len(texts)
@@ -307,7 +322,7 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
         warn(
             f"Column {key!r} holds numbers or dates in a form that is not read, such as "
             f"{formatted[0]!r}, so that each is a category of its own. Convert them, with "
-            "pandas.to_numeric without signs and separators, or pandas.to_datetime."
+            "pandas.to_numeric without signs, units and separators, or pandas.to_datetime."
         )
     elif others and n_numbers > max(9 * len(others), MAX_INDICATOR_LEVELS):
         warn(

@@ -410,3 +410,13 @@ def test_integers_that_become_alike_as_floats_are_told(form):
 def test_batches_without_y_are_for_train():
     with pytest.raises(ValueError, match=r"target y is None.* DataLoader .* train\("):
         make(skest.DNNClassifier).fit(iter([]), None)
+
+
+def test_a_row_or_a_function_in_place_of_a_table(recwarn):
+    X = pd.DataFrame({"a": np.arange(30.0), "b": np.arange(30) % 3})
+    model = skest.DNNClassifier((4,), max_iter=1, random_state=0).fit(X, X["b"])
+    with pytest.raises(ValueError, match=r"got a Series. A row .* is X.iloc\[\[i\]\]"):
+        model.predict(X.iloc[0])
+    with pytest.raises(TypeError, match=r"must be a table; .* Only train\(input_fn\)"):
+        model.predict(lambda: X)
+    assert not recwarn

@@ -188,6 +188,15 @@ def test_a_training_that_goes_on_has_a_schedule_of_its_own(table):
     assert model.n_steps_ > before
 
 
+def test_a_warm_start_trains_on_behind_a_training_on_all_rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2400, 3))
+    y = (X[:, 0] + rng.normal(size=2400) > 0).astype(int)
+    model = DNNClassifier((8,), warm_start=True, max_iter=5, random_state=0)
+    steps = [model.fit(X[:n], y[:n]).n_steps_ for n in (1200, 1200, 2400)]
+    assert steps == sorted(set(steps))
+
+
 def test_streams_are_learned_at_a_constant_rate(table):
     X, y = table
     column = categorical_column_with_vocabulary_list("town", sorted(set(X["town"])))

@@ -218,7 +218,28 @@ def test_what_may_tell_something_stays():
         assert len(infer_feature_columns(X).active) > 1
 
 
-@pytest.mark.parametrize("form", ["${},000.50", "{} %", "{}/12/2020 10:00"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(
+            "${},000.50",
+            "{} %",
+            "{},5",
+            "1.0{},50",
+            "{}.5 kg",
+            "{}m²",
+            "-{}.5°C",
+            "({}.0)",
+        ),
+        *(
+            "{}/12/2020 10:00",
+            "2020/12/{}",
+            "{} Jan 2020",
+            "Jan {}, 2020",
+            "{}-March-20",
+        ),
+    ],
+)
 def test_numbers_and_dates_in_other_forms_are_told(form):
     X = pd.DataFrame({"amount": [form.format(10 + i) for i in range(15)] * 2})
     with pytest.warns(UserWarning, match="'amount' holds numbers or dates in a form"):
@@ -235,9 +256,17 @@ def test_numbers_of_which_some_have_separators_are_told(step):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("form", ["0{}", "555-{}", "{}-A", "street {}"])
+@pytest.mark.parametrize(
+    "form", ["0{}", "555-{}", "{}-A", "street {}", "1.{}.3", "B{}"]
+)
 def test_codes_are_no_numbers_in_other_forms(form):
     X = pd.DataFrame({"code": [form.format(10 + i) for i in range(15)] * 2})
+    infer_feature_columns(X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_codes_that_end_in_letters_are_no_numbers_with_a_unit():
+    X = pd.DataFrame({"seat": [f"{10 + i}{'ABCDEF'[i % 6]}" for i in range(30)] * 2})
     infer_feature_columns(X)
 
 
