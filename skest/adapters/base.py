@@ -72,7 +72,7 @@ class SkestEstimator(
     best_validation_score_: float | None
     _scale: TargetScale | None
     # Trained in the end on what was held out, too: anew, or going on.
-    _is_refit = _went_on = False
+    _is_refit = _went_on = _has_seen_all = False
     _is_interrupted = False  # by Ctrl-C, in the last training
 
     # What subclasses define
@@ -273,6 +273,7 @@ class SkestEstimator(
 
     def _forget(self, rows: Rows) -> None:
         """Begin a training, with the scale of its labels."""
+        self._has_seen_all = False
         # For an export, which is told of raw columns and has no rows any more.
         names = vars(self).get("feature_names_in_") if self._reads_array else None
         self._input_forms = forms_of(rows.features, names)
@@ -348,9 +349,11 @@ class SkestEstimator(
             report=voice(self.verbose),
             n_epochs=n_epochs,
             n_to_follow=course.to_follow,
-            # By the recipe, that state has seen these rows, and no epoch would beat it.
-            counts_start=not (self._has_schedule and self.early_stopping == "auto"),
+            # What has seen these rows predicts them better than any epoch will.
+            counts_start=not self._has_seen_all,
         )
+        if held_out is None:
+            self._has_seen_all = True
         with speaking(self.verbose):
             train_core(
                 self,

@@ -202,8 +202,8 @@ class TrainingParameters:
     warm_start : bool
         Let ``fit`` go on from the state of the call before, optimizer included. With
         `early_stopping` that state is scored first, on the present held-out rows, and
-        stays the best one until an epoch is better; not by the recipe, which has trained
-        it on all rows.
+        stays the best one until an epoch is better, unless it was trained on all rows, as
+        the recipe does in the end.
     warm_start_from : fitted estimator, str, path, Estimator or WarmStartSettings
         Where the variables come from that a first fit starts with; a later one with
         `warm_start` goes on from its own. Of a fitted estimator of skest, rows of
