@@ -52,10 +52,11 @@ def test_the_second_is_refused_until_the_first_is_gone(tmp_path, process, caplog
     assert "was killed" in caplog.text
 
 
-FORKS = SCRIPT.replace("import sys, time", "import os, sys, time").replace(
-    '    print("trains"',
-    "    if os.fork() == 0:\n        time.sleep(5)\n        os._exit(0)\n"
-    '    print("trains"',
+# The child speaks: what it does with locks in the beginning is done by then.
+FORKS = (
+    SCRIPT.replace("import sys, time", "import os, sys, time")
+    .replace("    time.sleep(600)", "    time.sleep(5)\n    os._exit(0)")
+    .replace("    print(", "    if os.fork():\n        time.sleep(600)\n    print(")
 )
 
 
