@@ -309,7 +309,7 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
     others = [text for text in texts if not are_numbers(np.array([text], object))]
     measured = [_MEASURED.fullmatch(text) for text in others]
     units = Counter(found["unit"] for found in measured if found)
-    unit = next(iter(units.most_common(1)), (None,))[0]
+    unit = max(units, key=units.__getitem__, default=None)
     formatted = [
         text
         for text, found in zip(others, measured, strict=True)
