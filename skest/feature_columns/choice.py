@@ -71,7 +71,8 @@ _AMOUNT = (
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\\.?"
 # As "$1,234.50", "12 %", "51,3", "31/12/2020 10:00" or "Jan 31, 2020".
 _FORMATTED = re.compile(
-    rf"\s*[-+(]?\s*[$€£¥]{_AMOUNT}\)?|{_AMOUNT}[)%$€£¥]?\s*"
+    r"\s*[-+(]?\s*([$€£¥]\s*\d[\d,. ]*|\d[\d,. ]*\s*[%$€£¥])\)?\s*"
+    rf"|{_AMOUNT}\)?\s*"
     r"|\s*(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})(\s.*)?"
     rf"|\s*\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}.*|\s*{_MONTH} \d{{1,2}},? \d{{4}}.*",
     re.IGNORECASE,
