@@ -207,6 +207,14 @@ def test_metrics_say_which_class_they_are_of(home, capsys):
         assert "recall, auc and means are those of 'y'" in capsys.readouterr().out
 
 
+def test_of_many_classes_the_most_frequent_one_is_to_be_beaten(home, capsys):
+    line = "train people.csv --target city --model linear --set max_iter=1 --quiet"
+    answer(home, f"{line} -o cities", capsys)
+    metrics = answer(home, "evaluate cities people.csv", capsys)["metrics"]
+    shares = pd.read_csv(home / "people.csv")["city"].value_counts(normalize=True)
+    assert metrics["accuracy_baseline"] == pytest.approx(shares.max())
+
+
 def test_numbers_are_predicted(home, capsys):
     line = "train people.csv --target pay --model linear --set max_iter=2 --quiet -o"
     report = answer(home, f"{line} linear --drop id --weight age", capsys)

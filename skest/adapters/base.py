@@ -248,7 +248,7 @@ class SkestEstimator(
                 if again:
                     columns = clone(getattr(self, f"{parameter}_"), safe=False)
                 else:
-                    columns = self._given_columns(parameter, kind, rows.features)
+                    columns = self._given_columns(parameter, kind, rows)
                 if columns is not None:
                     # Without class weights: of rare levels, those with a rare class would
                     # be frequent, and the vocabulary tell the label.

@@ -478,15 +478,15 @@ class SkestMixedEstimator(StreamTrained):
         return features | weights if weights else features
 
     def _given_columns(
-        self, parameter: str, kind: str, features: TableColumns
+        self, parameter: str, kind: str, rows: Rows
     ) -> FeatureColumns | None:
         # A weight would be inferred as a number like others, and predict what it
         # weighs.
         weights = self._weight_keys
         if weights:
-            others = {k: cells for k, cells in features.items() if k not in weights}
-            features = TableColumns(others)
-        return super()._given_columns(parameter, kind, features)
+            others = {k: v for k, v in rows.features.items() if k not in weights}
+            rows = rows._replace(features=TableColumns(others))
+        return super()._given_columns(parameter, kind, rows)
 
     @property
     def _needs_names(self) -> bool:

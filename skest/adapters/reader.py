@@ -30,7 +30,7 @@ from skest.core.checks import warn
 from skest.core.random import seed_sequence
 from skest.core.sklearn_compat import check_sample_weight
 from skest.engine.model import device_with
-from skest.feature_columns.choice import warn_of_id
+from skest.feature_columns.choice import stands_alone, warn_of_id
 from skest.feature_columns.columns import (
     FeatureColumns,
     as_feature_columns,
@@ -41,7 +41,7 @@ from skest.feature_columns.infer import (
     with_feature_names,
     with_piecewise,
 )
-from skest.feature_columns.table import TableColumns
+from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import take_rows
 
 # Of a float64 array that the recipe trains on in float64. With more that is too slow:
@@ -80,6 +80,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         features, y, weight = self._read(X, y, sample_weight, reset=reset)
         # In scikit-learn a weight of zero is a row that is not there, also for classes
         # and categories.
+        kept = None
         if weight is not None and not weight.all():
             kept = np.flatnonzero(weight)
             features, y = TableColumns(take_rows(features, kept)), take_rows(y, kept)
@@ -90,6 +91,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         else:
             self._target.check_classes(classes)
         rows = Rows(features, self._target.encode(y), weight)
+        if reset and self._reads_array and self._column_parameters and is_table(X):
+            rows = self._by_column(X, rows, kept)
         if self.sampling == "weighted":
             if weight is not None and (weight < 0).any():
                 raise ValueError(
@@ -213,6 +216,18 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             self._dtype_name = self._choose_dtype(features)
         return features
 
+    def _by_column(self, X: Any, rows: Rows, kept: Any) -> Rows:
+        """Return rows of a frame of numbers by column, if one of them is no amount."""
+        features = read_table(self, X, reset=True)
+        if kept is not None:
+            features = TableColumns(take_rows(features, kept))
+        table = Table(features).with_target(rows.labels)
+        if len(table.keys) < 2 or not any(stands_alone(table, k) for k in table.keys):
+            return rows
+        self._reads_array = False
+        self._dtype_name = self._choose_dtype(features)
+        return rows._replace(features=features)
+
     def _takes_as_array(self, X: Any) -> bool:
         """Whether X is read as a whole, and not column by column."""
         # Without a description of the features, numbers need no columns of their own,
@@ -280,17 +295,19 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         return [as_feature_columns(columns) for columns in given if columns is not None]
 
     def _given_columns(
-        self, parameter: str, kind: str, features: TableColumns
+        self, parameter: str, kind: str, rows: Rows
     ) -> FeatureColumns | None:
         """Return the columns to fit of a parameter: those given, or a guess."""
+        # Labels tell which numbers name things.
+        table = Table(rows.features).with_target(rows.labels)
         columns = getattr(self, parameter)
         if columns is not None:
             given = clone(as_feature_columns(columns))  # the caller's stay unfitted
             if given.remainder == "infer":
-                return given.with_inferred(features, self._column_keys, kind)
+                return given.with_inferred(table, self._column_keys, kind)
             return given
         # Of two kinds of columns, one that is not given is left out.
-        return self._inferred_columns(kind, features) if self._all_inferred() else None
+        return self._inferred_columns(kind, table) if self._all_inferred() else None
 
     @property
     def _column_keys(self) -> list[Any]:
@@ -320,17 +337,15 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 "word, remainder='drop'."
             )
 
-    def _inferred_columns(
-        self, kind: str, features: TableColumns
-    ) -> FeatureColumns | None:
-        columns = infer_feature_columns(features, kind)
+    def _inferred_columns(self, kind: str, table: Table) -> FeatureColumns | None:
+        columns = infer_feature_columns(table, kind)
         if columns is not None and kind == "dense" and self._has_schedule:
             columns = with_piecewise(columns)
         names = vars(self).get("feature_names_in_")
         if columns is None or names is None or not self._reads_array:
             return columns
         # The one column of the array has lost the names that tell ids from numbers.
-        for name, values in zip(names, features[ARRAY_KEY].T, strict=True):
+        for name, values in zip(names, table.numbers(ARRAY_KEY).T, strict=True):
             warn_of_id(name, values)
         return with_feature_names(columns, names)
 

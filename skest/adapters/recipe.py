@@ -74,6 +74,13 @@ def budget_of(n_rows: float) -> dict[str, int]:
     return {"batch_size": batch_size, "max_iter": n_epochs}
 
 
+def epochs_of(model: "AutoParameters", n_rows: int) -> int:
+    """Return how many epochs an estimator may take for a table of so many rows."""
+    if not _auto(model.max_iter):
+        return int(model.max_iter)
+    return int((budget_of(n_rows) if model._has_schedule else _PLAIN)["max_iter"])
+
+
 class AutoParameters(TrainingParameters):
     """Fits with parameters that are "auto".
 

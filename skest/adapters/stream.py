@@ -173,7 +173,7 @@ class StreamTrained(SkestEstimator):
         ready: dict[str, FeatureColumns | None] = {}
         for parameter, kind in self._column_parameters.items():
             given = getattr(self, parameter)
-            columns = self._given_columns(parameter, kind, rows.features)
+            columns = self._given_columns(parameter, kind, rows)
             if columns is None:
                 ready[parameter] = None
             elif given is None:

@@ -78,7 +78,7 @@ def _parts(model: Any) -> Iterator[TitledTable]:
         columns = getattr(model, f"{parameter}_")
         if columns is not None:
             described = describe(columns.active)
-            title = f"{parameter}_: {_count(len(columns.active), 'column')}"
+            title = f"{parameter}_: {_count(len(described), 'column')}"
             # By what they read: a column's own name says little more than its kind.
             rows = [(d.reads, d.kind, d.size, d.learned) for d in described]
             yield TitledTable(title, ("column", "kind", "size", "learned"), rows)

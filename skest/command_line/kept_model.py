@@ -43,7 +43,7 @@ def evaluate(
 
 
 def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, float]:
-    """Return the metrics of the head; of numbers, also what people ask for."""
+    """Return the metrics of the head, and what else people ask for."""
     from sklearn.base import is_regressor
 
     if is_regressor(model):
@@ -59,6 +59,10 @@ def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, floa
         # Of one row it is not defined.
         if len(y) > 1:
             found["r2"] = model.score(X, y, weight)
+    elif "accuracy" in found:
+        # The head of two classes has it.
+        shares = pd.Series(1.0 if weight is None else weight, y.index).groupby(y).sum()
+        found.setdefault("accuracy_baseline", float(shares.max() / shares.sum()))
     return found
 
 

@@ -17,6 +17,7 @@ from skest.feature_columns.categorical import (
 )
 from skest.feature_columns.cells import Cells, Factorized, holds_numbers, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
+from skest.feature_columns.naming_numbers import name_things
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
     are_dates,
@@ -36,7 +37,11 @@ from skest.feature_columns.target_statistics import (
     target_ridge_column,
     target_statistics_column,
 )
-from skest.feature_columns.vocabulary import categorical_column_with_vocabulary_list
+from skest.feature_columns.vocabulary import (
+    NumberedVocabularyColumn,
+    VocabularyListColumn,
+    categorical_column_with_vocabulary_list,
+)
 
 #: Categories with at most so many levels become an indicator, others an embedding.
 MAX_INDICATOR_LEVELS = 10
@@ -61,9 +66,9 @@ ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
 # Their values do not tell ids from numbers: distances of flights and zip codes look alike.
-_IDS = re.compile(
-    "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:id|code|zip|zipcode|postcode|postalcode)$"
-)
+_LAST_WORD = "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:{})$"
+_ID = re.compile(_LAST_WORD.format("id"))
+_IDS = re.compile(_LAST_WORD.format("id|code|zip|zipcode|postcode|postalcode"))
 
 _AMOUNT = (
     r"\s*[-+(]?\s*(?!0\d)(?:\d+(?:[.,]\d+)?|\d{1,3}(?:[., ']\d{3})+(?:[.,]\d+)?)\s*"
@@ -149,12 +154,16 @@ def _columns(
         # others are good.
         if values.ndim == 1 and np.isnan(values).all():
             return _left_out(key, "has no values")
-        if len(table.keys) > 1 and _are_row_numbers(values):
-            return _left_out(key, "numbers the rows")
+        if len(table.keys) > 1 and (reason := _counts_rows(key, values)):
+            return _left_out(key, reason)
         if len(table.keys) > 1 and values.ndim == 1 and _are_equal(values):
             return _left_out(key, "has the same value in each row")
-        warn_of_id(key, values)
-        return [_numeric(numeric_column, key, values, dtype, kind)]
+        number = _numeric(numeric_column, key, values, dtype, kind)
+        if not _name_things(table, values):
+            warn_of_id(key, values)
+            return [number]
+        names = _names(table, key, kind, NumberedVocabularyColumn)
+        return names if kind == "linear" else [number, *names]
     is_single = table.cells(key).ndim == 1 and table.flat(key) is None
     is_category = isinstance(table.cells(key).dtype, pd.CategoricalDtype)
     if is_single and not is_category and are_dates(table.cells(key)):
@@ -207,11 +216,20 @@ def _categories(
         return [embedding_column(categorical, dimension="auto")]
     if not is_single:
         return _bag(keyed)
-    # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
-    # once.
     if n_levels > MAX_VOCABULARY_LEVELS:
         return [embedding_column(keyed, "auto"), target_statistics_column(keyed)]
-    embedded = categorical_column_with_vocabulary_list(
+    return _names(table, key, kind, categorical_column_with_vocabulary_list)
+
+
+def _names(
+    table: Table, key: Key, kind: str, make: Callable[..., VocabularyListColumn]
+) -> list[FeatureColumn]:
+    """Return the columns of many categories, one in each cell."""
+    if kind == "linear":
+        return [make(key)]
+    # Beside the embedding: vectors of rare levels learn slowly, and a mean is there at
+    # once.
+    embedded = make(
         key,
         num_oov_buckets=1,
         min_frequency=RARE_LEVEL / table.n_rows,  # whatever the scale of weights
@@ -220,7 +238,7 @@ def _categories(
     )
     # Of all levels: what shrinks the mean of a rare one needs no threshold. A level that
     # is new later has no rows, which is not what gaps have.
-    counted = categorical_column_with_vocabulary_list(key, missing_bucket=True)
+    counted = make(key, missing_bucket=True)
     return [embedding_column(embedded, "auto"), target_statistics_column(counted)]
 
 
@@ -255,9 +273,28 @@ def _are_equal(values: Cells) -> bool:
     return bool((array == array[0]).all())
 
 
-def _are_row_numbers(values: np.ndarray) -> bool:
+def stands_alone(table: Table, key: Key) -> bool:
+    """Tell whether a column of numbers is not to be one of many in an array."""
+    values = table.numbers(key)
+    return bool(_counts_rows(key, values)) or _name_things(table, values)
+
+
+def _name_things(table: Table, values: np.ndarray) -> bool:
+    return table.target is not None and name_things(values, table.target)
+
+
+def _counts_rows(key: Key, values: np.ndarray) -> str:
+    """Return how integers say no more than which row it is, or nothing."""
     if values.dtype.kind not in "iu" or values.ndim > 1:
-        return False
+        return ""
+    if _are_row_numbers(values):
+        return "numbers the rows"
+    is_id = len(values) >= FEWEST_UNIQUE and _ID.search(str(key))
+    is_unique = is_id and len(np.unique(values)) == len(values)
+    return "has another value in each row" if is_unique else ""
+
+
+def _are_row_numbers(values: np.ndarray) -> bool:
     least, n_rows = values.min(), len(values)
     if least < 0 or n_rows < FEWEST_ROW_NUMBERS:
         return False

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a person is told of feature columns: kind, size and learned state, in a table."""
 
+import copy
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,7 +36,8 @@ def describe(columns: Iterable[Any]) -> list[Description]:
     """Return lines about some columns, fitted or not.
 
     A column that is over another of them, as the piecewise linear code of a number is,
-    shares its line: most tables of numbers have one beside each.
+    shares its line: most tables of numbers have one beside each. One that reads a frame
+    as an array has a line for each column of the frame.
 
     Examples
     --------
@@ -46,7 +48,7 @@ def describe(columns: Iterable[Any]) -> list[Description]:
     Description(name='age', kind='numeric', reads='age', size='1 number', \
 learned='mean 30, deviation 10')
     """
-    columns = list(columns)
+    columns = [part for column in columns for part in _of_frame(column)]
     names = {column.name for column in columns}
     lines: dict[str, list[Any]] = {}
     for column in columns:
@@ -54,6 +56,30 @@ learned='mean 30, deviation 10')
         inner = getattr(_inner(column), "name", column.name)
         lines.setdefault(inner if inner in names else column.name, []).append(column)
     return [_line(name, group) for name, group in lines.items()]
+
+
+def _of_frame(column: Any) -> list[Any]:
+    """Return columns as the given one, of one column of its frame each."""
+    names = getattr(_inner(column) or column, "feature_names", None)
+    if names is None:
+        return [column]
+    return [_of_one(column, i, name) for i, name in enumerate(names)]
+
+
+def _of_one(column: Any, i: int, name: str) -> Any:
+    one = copy.copy(column)
+    state = vars(one)
+    for learned in ("center_", "scale_", "fill_", "edges_"):
+        if learned in state:
+            state[learned] = state[learned][i : i + 1]
+    for source in ("source_column", "source_column_"):
+        if source in state:
+            state[source] = _of_one(state[source], i, name)
+    if "indicated_" in state:
+        one.indicated_ = np.zeros(int(i in one.indicated_), np.int64)
+    if "feature_names" in state:
+        one.key, one.shape, one.feature_names = name, (1,), [name]
+    return one
 
 
 def _line(name: str, columns: Sequence[Any]) -> Description:
@@ -70,7 +96,8 @@ def _line(name: str, columns: Sequence[Any]) -> Description:
 
 def _kind(column: Any, line: str | None = None) -> str:
     """Return what a column is, and over what, if that is not said by its line."""
-    words = re.findall("[A-Z][a-z]*", type(column).__name__.removesuffix("Column"))
+    name = type(column).__name__.removesuffix("Column").removesuffix("Frame")
+    words = re.findall("[A-Z][a-z]*", name)
     part = getattr(column, "parse", "").replace("_", " ")  # of a date
     kind = f"{' '.join(words).lower()} {part}".rstrip()
     inner = _inner(column)

@@ -56,6 +56,7 @@ def infer_feature_columns(
     numbers                                      scaled by ``normalizer="auto"``; gaps
                                                  become the mean, with an indicator of
                                                  missing numbers
+    whole numbers that name things, in ``fit``   as numbers and as categories, too
     strings that all are numbers or blank        as numbers, unless one has a leading zero;
                                                  if they are whole and come again, which
                                                  codes do, as categories, too
@@ -73,7 +74,8 @@ def infer_feature_columns(
     lists of strings or integers                 several categories: an indicator, or an
                                                  embedding beside `target_ridge_column`
     lists of floats of one length                numbers
-    integers that number the rows, no value,     none, with a warning
+    integers that number the rows, or are all    none, with a warning
+      others in a column called "id", no value,
       the same number or date in each row
     sparse matrix                                numbers scaled to [-1, 1] times a vector
                                                  for each column, from 64 columns on beside
@@ -82,9 +84,12 @@ def infer_feature_columns(
 
     An array of numbers becomes one column. For a linear model, numbers are standardised,
     and categories stay as they are, with neither vectors nor statistics. A category that
-    is the integer -1 counts as missing, with a warning. Whole numbers in a column whose
-    name ends as those of ids and codes do ("store_id", "zipcode") are numbers, with a
-    warning.
+    is the integer -1 counts as missing, with a warning.
+
+    Whole numbers name things, such as shops, if labels of an estimator's ``fit`` say so:
+    if what rows of a level have says more of its other rows than what levels beside it
+    have. Without labels, or if they do not, a column whose name ends as those of ids and
+    codes do ("store_id", "zipcode") is of numbers, with a warning.
 
     Parameters
     ----------

@@ -305,6 +305,11 @@ def _classes_of(y: np.ndarray) -> np.ndarray | None:
     return classes[np.sort(np.argsort(-counts, kind="stable")[:_MOST_CLASSES])]
 
 
+def label_numbers(target: Any, n_rows: int) -> np.ndarray:
+    """Return labels as numbers of shape (n_rows, n_outputs), classes as their shares."""
+    return _numbers_of(target, list(map(_classes_of, _arrays_of(target))), n_rows)
+
+
 def _numbers_of(
     target: Any, classes: list[np.ndarray | None], n_rows: int
 ) -> np.ndarray:

@@ -10,6 +10,7 @@ from numbers import Integral
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from skest.core.checks import check_choice, check_integer
 from skest.feature_columns.base import check_key
@@ -436,6 +437,38 @@ class VocabularyListColumn(VocabularyColumn):
         occurring = np.flatnonzero(np.bincount(codes, minlength=size))
         frequency = np.bincount(codes, weights, minlength=size)
         return cells.distinct[occurring], frequency[occurring], total
+
+
+@dataclass(eq=False, repr=False)
+class NumberedVocabularyColumn(VocabularyListColumn):
+    """Vocabulary of a column of numbers that name things, as a fit finds them.
+
+    Whoever gave numbers may give others, of which the whole part counts: integers with
+    gaps, which are floats, and the steps of a partial dependence.
+
+    Parameters
+    ----------
+    key, vocabulary_list, dtype, default_value, num_oov_buckets, min_frequency, \
+max_categories, delimiter, missing_bucket, unknown_rate
+        As of `categorical_column_with_vocabulary_list`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.vocabulary import NumberedVocabularyColumn
+    >>> column = NumberedVocabularyColumn("shop").fit({"shop": np.array([7, 9])})
+    >>> column.encode({"shop": np.array([9.0, 7.5, np.nan])})["shop_ids"]
+    array([[ 1],
+           [ 0],
+           [-1]])
+    """
+
+    def _cells(self, table: Table) -> Factorized:
+        values = table.numbers(self.key)
+        if values.dtype.kind != "f":
+            return super()._cells(table)
+        codes, distinct = pd.factorize(np.trunc(values).ravel())
+        return Factorized(codes, distinct.astype(np.int64))
 
 
 def _check_min_frequency(value: Any, owner: str) -> None:

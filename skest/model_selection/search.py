@@ -12,7 +12,9 @@ from sklearn import model_selection
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
+from sklearn.utils.validation import _num_samples
 
+from skest.adapters.recipe import AutoParameters, epochs_of
 from skest.core.checks import each_once, warn
 from skest.core.console import listener
 from skest.core.sklearn_compat import Interval
@@ -325,6 +327,9 @@ class _HalvingSearch(_Search):
         number = params.get(self.resource)
         search: Any = self
         if self.max_resources == "auto" and self.resource != "n_samples":
+            steps = getattr(self.estimator, "steps", [("", self.estimator)])
+            if self._resource_to_go_on() and isinstance(steps[-1][1], AutoParameters):
+                number = epochs_of(steps[-1][1], _num_samples(y))
             if self.resource in params and not isinstance(number, Integral):
                 raise ValueError(
                     f"max_resources='auto' is the number of the parameter "
@@ -365,7 +370,8 @@ refit, error_score, return_train_score, random_state, verbose
         In a pipeline "<step>__max_iter". Others, as "n_samples", begin anew in every
         iteration.
     max_resources : int or "auto", default="auto"
-        "auto" is the number that the estimator has as this parameter.
+        "auto" is the number that the estimator has as this parameter, or chooses for so
+        many rows.
     n_jobs, ensemble, time_limit
         As in `GridSearchCV`.
 
@@ -404,7 +410,8 @@ verbose
         In a pipeline "<step>__max_iter". Others, as "n_samples", begin anew in every
         iteration.
     max_resources : int or "auto", default="auto"
-        "auto" is the number that the estimator has as this parameter.
+        "auto" is the number that the estimator has as this parameter, or chooses for so
+        many rows.
     n_jobs, ensemble, time_limit
         As in `GridSearchCV`.
 

@@ -71,6 +71,22 @@ def test_the_summary_of_a_fitted_estimator():
     assert "nowrap><b>" not in shown
 
 
+def test_a_frame_of_numbers_has_a_line_for_each_column():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(40, 2)), columns=["size", "age"])
+    table.loc[3, "age"] = np.nan
+    model = DNNClassifier(4, max_iter=1, random_state=0).fit(table, [0, 1] * 20)
+    text = model.summary()
+    assert "feature_columns_: 2 columns" in text
+    for name, n, marked in (("size", 9, ""), ("age", 10, "gaps marked; ")):
+        mean = rf"{table[name].mean():.4g} fills gaps, deviation \d\.\d+"
+        kind = f"numeric, piecewise linear +{n} numbers"
+        assert re.search(
+            rf"^{name} +{kind} +mean {mean}; {marked}\d+ edges from", text, re.M
+        )
+    assert "age" in model.feature_columns_._repr_html_()
+
+
 def test_the_summary_of_a_wide_table_is_cut_in_a_terminal():
     rng = np.random.default_rng(0)
     table = pd.DataFrame(rng.choice(list("ab"), (40, 70))).add_prefix("kind_")

@@ -357,12 +357,17 @@ def test_epochs_go_on_instead_of_beginning_anew(cancer):
     assert found.fit(*cancer).best_params_[resource] == 4
 
 
-def test_halving_asks_for_a_number_of_epochs(cancer):
+def test_halving_knows_the_number_of_epochs_or_asks(cancer):
     with pytest.raises(ValueError, match="resource='dnnclassifier__max_iter'"):
         HalvingGridSearchCV(make_pipeline(StandardScaler(), MODEL), RATES).fit(*cancer)
     with pytest.raises(ValueError, match="max_resources='auto'.* max_resources=81"):
-        HalvingGridSearchCV(DNNClassifier(), RATES).fit(*cancer)
+        HalvingGridSearchCV(DNNClassifier(), RATES, resource="batch_size").fit(*cancer)
     assert HalvingGridSearchCV(MODEL, RATES, cv=2).fit(*cancer).max_resources_ == 3
+    X, y = (part[:80] for part in cancer)
+    model = make_pipeline(StandardScaler(), DNNClassifier((2,)))
+    options = {"resource": "dnnclassifier__max_iter", "min_resources": 100, "cv": 2}
+    search = HalvingGridSearchCV(model, {}, refit=False, **options)
+    assert search.fit(X, y).max_resources_ == 100
 
 
 def test_a_search_says_how_far_it_is(cancer, capsys, monkeypatch):

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole numbers that name things are told from amounts by what labels say."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from skest import DNNClassifier, DNNRegressor, LinearClassifier
+from skest.export import load
+from skest.feature_columns.naming_numbers import name_things
+
+
+def shops(n_rows=4000, n_shops=100, seed=1):
+    """Rows of shops, and sales that each has of its own."""
+    rng = np.random.default_rng(seed)
+    shop = rng.integers(n_shops, size=n_rows)
+    return shop, rng.normal(size=n_shops)[shop] + rng.normal(size=n_rows)
+
+
+LABELS = {
+    "numbers": lambda sales: sales,
+    "two classes": lambda sales: sales > 0,
+    "classes": lambda sales: np.digitize(sales, [-1, 0, 1]),
+    "two outputs": lambda sales: np.stack([sales, -sales], axis=1),
+    "heads": lambda sales: {"a": sales, "b": (sales > 0).astype(int)},
+    "some missing": lambda sales: np.where(np.arange(len(sales)) % 9, sales, np.nan),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_shops_are_names_whatever_is_predicted(kind):
+    shop, sales = shops()
+    labels = LABELS[kind](sales)
+    assert name_things(shop, labels)
+    assert name_things(shop * 37 - 1000, labels)
+    assert name_things(np.where(shop == 7, np.nan, shop), labels)
+    assert not name_things(shop + 0.5, labels)
+    assert not name_things(np.stack([shop, shop], axis=1), labels)
+
+
+@pytest.mark.parametrize("n_rows", [1000, 4000, 50_000])
+@pytest.mark.parametrize("n_levels", [30, 100, 150])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda x: 0 * x,
+        lambda x: x,
+        np.sqrt,
+        lambda x: (x > 0.3) * 2,
+        lambda x: (x == 0) * 5,
+        lambda x: np.sin(3 * x),
+    ],
+)
+def test_amounts_are_no_names(shape, n_levels, n_rows):
+    rng = np.random.default_rng(1)
+    amount = rng.integers(n_levels, size=n_rows)
+    expected = shape(amount / n_levels)
+    assert not name_things(amount, expected + rng.normal(size=n_rows))
+    assert not name_things(amount, expected + rng.normal(size=n_rows) > 0.5)
+
+
+def test_few_rows_and_few_or_rare_levels_are_no_names():
+    assert not name_things(*shops(n_rows=900))
+    assert not name_things(*shops(n_shops=29))
+    assert not name_things(*shops(n_shops=2000))
+
+
+def test_of_many_rows_some_are_asked():
+    shop, sales = shops(n_rows=300_000)
+    assert name_things(shop, sales)
+
+
+def test_fits_make_categories_of_them_and_others_do_not_change():
+    shop, sales = shops()
+    X = pd.DataFrame({"shop": shop, "size": np.arange(4000.0) % 977})
+    model = DNNRegressor((16,), max_iter=20, random_state=0).fit(X[:3000], sales[:3000])
+    assert model.score(X[3000:], sales[3000:]) > 0.4
+    assert "shop    numeric, embedding, target statistics" in model.summary()
+    # Strings beside it, the frame is read by column from the start.
+    mixed = X.assign(kind=np.where(shop % 2, "a", "b"))
+    kinds = [c.name for c in model.feature_columns_.columns if "size" in c.name]
+    model.fit(mixed[:3000], sales[:3000])
+    named = [c.name for c in model.feature_columns_.columns]
+    assert {"shop", "shop_embedding", *kinds} <= set(named)
+    # Shuffled labels say nothing: all are numbers of one array.
+    rng = np.random.default_rng(0)
+    model.fit(X, rng.permutation(sales))
+    assert [type(c).__name__ for c in model.feature_columns_.columns] == [
+        "NumericFrameColumn",
+        "PiecewiseLinearColumn",
+    ]
+
+
+def test_rows_without_weight_say_nothing():
+    shop, sales = shops(n_rows=8000)
+    noise = np.random.default_rng(0).permutation(sales)
+    X = pd.DataFrame({"shop": np.append(shop, shop), "size": np.arange(16_000.0)})
+    y = np.append(sales, noise)
+    model = DNNRegressor((4,), max_iter=1, random_state=0)
+    for first, expected in ((1, True), (0, False)):
+        weight = np.repeat([first, 1 - first], 8000)
+        names = model.fit(X, y, sample_weight=weight).feature_columns_.columns
+        assert any(c.name == "shop_embedding" for c in names) is expected
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.parametrize("estimator", [DNNClassifier, LinearClassifier])
+def test_predictions_take_the_numbers_in_any_form(estimator, tmp_path):
+    shop, sales = shops()
+    X = pd.DataFrame({"shop": shop, "size": np.arange(4000) % 977})
+    model = estimator(max_iter=2, random_state=0).fit(X, sales > 0)
+    some = X[:50]
+    expected = model.predict_proba(some)
+    for other in (
+        some.astype(float),
+        some.astype("int32"),
+        some.astype("Int64"),
+        some.to_numpy(float),
+        {name: some[name].to_numpy(float) for name in some},
+    ):
+        np.testing.assert_allclose(model.predict_proba(other), expected, atol=1e-6)
+    gap = some.assign(shop=some["shop"].where(some.index > 0))
+    new = some.assign(shop=10**6)
+    # The whole part counts.
+    between = some.assign(shop=some["shop"] + 0.25)
+    for other in (gap, new, between):
+        assert np.isfinite(model.predict_proba(other)).all()
+    exported = load(model.export(tmp_path, example=some))
+    # Of a model that reads the number only as a name, an export takes whole ones.
+    more = [between] if estimator is DNNClassifier else []
+    for rows in (some, some.astype(float), gap, new, *more):
+        np.testing.assert_allclose(
+            exported.run(rows)["scores"], model.predict_proba(rows), atol=1e-5
+        )
+
+
+@pytest.mark.filterwarnings("error")
+def test_ids_that_labels_know_have_no_warning():
+    shop, sales = shops()
+    X = pd.DataFrame({"shop_id": shop, "size": np.arange(4000) % 977})
+    DNNRegressor((4,), max_iter=1, random_state=0).fit(X, sales)
+
+
+def test_an_id_of_each_row_is_left_out():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {"user_id": rng.permutation(10**6)[:400], "size": range(0, 800, 2)}
+    )
+    X["size"] %= 77
+    model = DNNRegressor((4,), max_iter=1, random_state=0)
+    with pytest.warns(
+        UserWarning, match="'user_id' has another value in each row.*left"
+    ):
+        model.fit(X, rng.normal(size=400))
+    assert model.feature_columns_.columns[0].key == "size"
+    # By another name it is an amount, as a price may be.
+    model.fit(X.rename(columns={"user_id": "price"}), rng.normal(size=400))
+    assert model.feature_columns_.columns[0].feature_names == ["price", "size"]
