@@ -389,6 +389,10 @@ class CategoricalColumn(FeatureColumn):
     has_inverse: ClassVar[bool] = True
     _transforms_to_sparse = True
 
+    def _hidden_rows(self, n_rows: int) -> np.ndarray:
+        """Return rows whose categories training takes for unknown; mostly none."""
+        return np.zeros(n_rows, bool)
+
     @property
     def num_buckets(self) -> int:
         """Number of ids."""

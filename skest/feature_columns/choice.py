@@ -17,7 +17,7 @@ from skest.feature_columns.categorical import (
 )
 from skest.feature_columns.cells import Cells, Factorized, holds_numbers, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
-from skest.feature_columns.naming_numbers import name_things
+from skest.feature_columns.naming_numbers import are_names
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
     are_dates,
@@ -154,16 +154,17 @@ def _columns(
         # others are good.
         if values.ndim == 1 and np.isnan(values).all():
             return _left_out(key, "has no values")
-        if len(table.keys) > 1 and (reason := _counts_rows(key, values)):
-            return _left_out(key, reason)
+        if len(table.keys) > 1 and _are_row_numbers(values):
+            return _left_out(key, "numbers the rows")
+        if len(table.keys) > 1 and _are_ids_of_rows(key, values):
+            return _left_out(key, "has another value in each row")
         if len(table.keys) > 1 and values.ndim == 1 and _are_equal(values):
             return _left_out(key, "has the same value in each row")
         number = _numeric(numeric_column, key, values, dtype, kind)
-        if not _name_things(table, values):
+        if not _are_names(table, values):
             warn_of_id(key, values)
             return [number]
-        names = _names(table, key, kind, NumberedVocabularyColumn)
-        return names if kind == "linear" else [number, *names]
+        return [number, *_names(table, key, kind, NumberedVocabularyColumn)]
     is_single = table.cells(key).ndim == 1 and table.flat(key) is None
     is_category = isinstance(table.cells(key).dtype, pd.CategoricalDtype)
     if is_single and not is_category and are_dates(table.cells(key)):
@@ -276,25 +277,23 @@ def _are_equal(values: Cells) -> bool:
 def stands_alone(table: Table, key: Key) -> bool:
     """Tell whether a column of numbers is not to be one of many in an array."""
     values = table.numbers(key)
-    return bool(_counts_rows(key, values)) or _name_things(table, values)
+    return _are_ids_of_rows(key, values) or _are_names(table, values)
 
 
-def _name_things(table: Table, values: np.ndarray) -> bool:
-    return table.target is not None and name_things(values, table.target)
+def _are_names(table: Table, values: np.ndarray) -> bool:
+    return table.target is not None and are_names(values, table.target)
 
 
-def _counts_rows(key: Key, values: np.ndarray) -> str:
-    """Return how integers say no more than which row it is, or nothing."""
-    if values.dtype.kind not in "iu" or values.ndim > 1:
-        return ""
-    if _are_row_numbers(values):
-        return "numbers the rows"
-    is_id = len(values) >= FEWEST_UNIQUE and _ID.search(str(key))
-    is_unique = is_id and len(np.unique(values)) == len(values)
-    return "has another value in each row" if is_unique else ""
+def _are_ids_of_rows(key: Key, values: np.ndarray) -> bool:
+    """Tell whether integers in a column that is called an id all differ."""
+    is_id = values.dtype.kind in "iu" and values.ndim == 1 and _ID.search(str(key))
+    n_rows = len(values)
+    return bool(is_id) and len(np.unique(values)) == n_rows >= FEWEST_UNIQUE
 
 
 def _are_row_numbers(values: np.ndarray) -> bool:
+    if values.dtype.kind not in "iu" or values.ndim > 1:
+        return False
     least, n_rows = values.min(), len(values)
     if least < 0 or n_rows < FEWEST_ROW_NUMBERS:
         return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`name_things`: whether whole numbers name things, such as shops, by what labels say."""
+"""`are_names`: whether whole numbers name things, such as shops, by what labels say."""
 
 from typing import Any
 
@@ -8,27 +8,27 @@ import numpy as np
 from skest.feature_columns.target_statistics import label_numbers
 
 # Of fewer levels a piecewise-linear column sees each one; of rarer ones nothing is known.
-_FEWEST_LEVELS = 30
-_FEWEST_ROWS_OF_LEVEL, _MEAN_ROWS_OF_LEVEL = 4, 5
+_FEWEST_LEVELS, _MEAN_ROWS_OF_LEVEL = 30, 5
 # Fewer rows mislead, and more need not be asked.
 _FEWEST_ROWS, _MOST_ROWS = 1000, 20_000
 # Levels on each side that count as near, and how many of their rows shrink the mean of a
 # level.
 _N_NEAR, _SHRUNK = 2, 3
-_LEAST_SIGN, _LEAST_GAIN = 1, 0.005
+_LEAST_SIGN, _LEAST_GAIN = 3, 0.005  # standard errors; share of the variance
 _ROUNDING = 1e-9
 
 
-def name_things(values: np.ndarray, labels: Any) -> bool:
+def are_names(values: np.ndarray, labels: Any) -> bool:
     """Tell whether integers are names of things rather than amounts.
 
     Of an amount, rows with 41 and 43 tell what those with 42 have. Of a name, only its own
     rows do. So in two halves of the rows the labels of each level are predicted from the
     other half, once by all rows of the level and of those beside it, and once by its own
-    above all. Most levels must be better known by their own: the share of them less that
-    of the others, times as many standard errors as it is, must be 1, as of 65 % of 123
-    levels or 80 % of 8. And without the one that gains most, they must gain half a
-    hundredth of the variance, for a peak at zero does not make names.
+    above all. More levels must be better known by their own than not, by three standard
+    errors of a sign test. And without the one that gains most, they must gain .005 of the
+    variance, for a peak at zero does not make names.
+
+    At least 1,000 rows, 30 levels and 5 rows of a level on average are needed.
 
     Parameters
     ----------
@@ -40,15 +40,17 @@ def name_things(values: np.ndarray, labels: Any) -> bool:
     Examples
     --------
     >>> import numpy as np
-    >>> from skest.feature_columns.naming_numbers import name_things
+    >>> from skest.feature_columns.naming_numbers import are_names
     >>> rng = np.random.default_rng(0)
     >>> shop, sales = rng.integers(50, size=1000), rng.normal(size=50)
-    >>> name_things(shop, sales[shop]), name_things(shop, np.sqrt(shop))
+    >>> are_names(shop, sales[shop]), are_names(shop, np.sqrt(shop))
     (True, False)
     """
     if values.ndim > 1 or len(values) < _FEWEST_ROWS:
         return False
-    rows = np.arange(0, len(values), -(-len(values) // _MOST_ROWS))
+    if values.dtype.kind == "u" and values.max() > np.iinfo(np.int64).max:
+        return False
+    rows = np.random.default_rng(0).permutation(len(values))[:_MOST_ROWS]
     rows = rows[~np.isnan(values[rows])]
     if (values[rows] % 1).any():
         return False
@@ -59,8 +61,9 @@ def name_things(values: np.ndarray, labels: Any) -> bool:
         return False
     y = label_numbers(labels, len(values))[rows]
     y = np.nan_to_num(y - np.nanmean(y, axis=0))
+    y /= np.maximum(y.std(axis=0), np.finfo(float).tiny)
     total = (y**2).sum()
-    half = np.random.default_rng(0).permutation(n_rows) % 2
+    half = np.arange(n_rows) % 2  # of rows in any order
     places = half * n_levels + codes
     shape = 2, n_levels, -1
     counts = np.bincount(places, minlength=2 * n_levels).reshape(shape)
@@ -76,13 +79,8 @@ def name_things(values: np.ndarray, labels: Any) -> bool:
     others, other_sums = counts[::-1], sums[::-1]
     gains = others * (pooled**2 - own**2) - 2 * other_sums * (pooled - own)
     gains = gains.sum(axis=(0, 2))
-    # As a sign test does, without ties.
-    is_known = (counts.sum(axis=0)[:, 0] >= _FEWEST_ROWS_OF_LEVEL) & (
-        abs(gains) > _ROUNDING * total
-    )
-    n_known = max(is_known.sum(), 1)
-    excess = max(np.sign(gains[is_known]).sum() / n_known, 0)
-    is_sure = excess * (excess * np.sqrt(n_known)) >= _LEAST_SIGN
+    signs = np.sign(gains[abs(gains) > _ROUNDING * total])  # a tie is no sign
+    is_sure = signs.sum() >= _LEAST_SIGN * np.sqrt(max(len(signs), 1))
     return bool(is_sure and gains.sum() - gains.max() >= _LEAST_GAIN * total)
 
 

@@ -229,6 +229,18 @@ class TargetStatisticsColumn(CrossFittedColumn):
                 f"more; got {self.smooth!r}."
             )
 
+    def training_features(
+        self,
+        table: Table,
+        sample_weight: np.ndarray | None,
+        generator: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Return what is learned from other rows; some are as if of no known level."""
+        features = super().training_features(table, sample_weight, generator)
+        hidden = self.categorical._hidden_rows(table.n_rows)
+        features[self._training_key][hidden] = self._fitted_statistics[-1]
+        return features
+
     def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:
         # One more, for cells without an id: they, too, have labels.
         n_levels = n_ids + 1

@@ -28,6 +28,8 @@ from skest.feature_columns.table import Key, Table
 
 # Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
 _ROUNDING = 1e-9
+#: Share of the rows that train what is said of new levels of numbers that name things.
+HIDDEN_RATE = 0.1
 
 
 class VocabularyColumn(KeyedCategoricalColumn):
@@ -155,7 +157,10 @@ class VocabularyColumn(KeyedCategoricalColumn):
         ids, present = self.ids(table)
         # As ml4ir does: the vector of unknown values is trained on known ones that are
         # hidden.
-        hidden = present & (generator.random(ids.shape) < self.unknown_rate)
+        hidden = present & (
+            (generator.random(ids.shape) < self.unknown_rate)
+            | self._hidden_rows(table.n_rows)[:, np.newaxis]
+        )
         # Over all buckets, as unknown values are spread by their hash.
         buckets = generator.integers(self.num_oov_buckets, size=ids.shape)
         ids = np.where(hidden, len(self.vocabulary) + buckets, ids)
@@ -457,11 +462,24 @@ max_categories, delimiter, missing_bucket, unknown_rate
     >>> import numpy as np
     >>> from skest.feature_columns.vocabulary import NumberedVocabularyColumn
     >>> column = NumberedVocabularyColumn("shop").fit({"shop": np.array([7, 9])})
-    >>> column.encode({"shop": np.array([9.0, 7.5, np.nan])})["shop_ids"]
+    >>> column.encode({"shop": np.array([9.0, 7.5, np.nan])})["shop_level_ids"]
     array([[ 1],
            [ 0],
            [-1]])
     """
+
+    @property
+    def name(self) -> str:
+        """The key and ``_level``: the number beside it has the key as its name."""
+        return f"{self.key}_level"
+
+    def _hidden_rows(self, n_rows: int) -> np.ndarray:
+        """Return rows whose level is unknown in training, of all such columns the same.
+
+        What the number tells of new levels is learned from them.
+        """
+        hidden: np.ndarray = np.random.default_rng(0).random(n_rows) < HIDDEN_RATE
+        return hidden
 
     def _cells(self, table: Table) -> Factorized:
         values = table.numbers(self.key)

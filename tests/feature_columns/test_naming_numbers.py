@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole numbers that name things are told from amounts by what labels say."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from skest import DNNClassifier, DNNRegressor, LinearClassifier
+from skest import DNNClassifier, DNNRegressor, LinearClassifier, LinearRegressor
 from skest.export import load
-from skest.feature_columns.naming_numbers import name_things
+from skest.feature_columns.naming_numbers import are_names
 
 
 def shops(n_rows=4000, n_shops=100, seed=1):
@@ -31,11 +33,11 @@ LABELS = {
 def test_shops_are_names_whatever_is_predicted(kind):
     shop, sales = shops()
     labels = LABELS[kind](sales)
-    assert name_things(shop, labels)
-    assert name_things(shop * 37 - 1000, labels)
-    assert name_things(np.where(shop == 7, np.nan, shop), labels)
-    assert not name_things(shop + 0.5, labels)
-    assert not name_things(np.stack([shop, shop], axis=1), labels)
+    assert are_names(shop, labels)
+    assert are_names(shop * 37 - 1000, labels)
+    assert are_names(np.where(shop == 7, np.nan, shop), labels)
+    assert not are_names(shop + 0.5, labels)
+    assert not are_names(np.stack([shop, shop], axis=1), labels)
 
 
 @pytest.mark.parametrize("n_rows", [1000, 4000, 50_000])
@@ -55,19 +57,19 @@ def test_amounts_are_no_names(shape, n_levels, n_rows):
     rng = np.random.default_rng(1)
     amount = rng.integers(n_levels, size=n_rows)
     expected = shape(amount / n_levels)
-    assert not name_things(amount, expected + rng.normal(size=n_rows))
-    assert not name_things(amount, expected + rng.normal(size=n_rows) > 0.5)
+    assert not are_names(amount, expected + rng.normal(size=n_rows))
+    assert not are_names(amount, expected + rng.normal(size=n_rows) > 0.5)
 
 
 def test_few_rows_and_few_or_rare_levels_are_no_names():
-    assert not name_things(*shops(n_rows=900))
-    assert not name_things(*shops(n_shops=29))
-    assert not name_things(*shops(n_shops=2000))
+    assert not are_names(*shops(n_rows=900))
+    assert not are_names(*shops(n_shops=29))
+    assert not are_names(*shops(n_shops=2000))
 
 
 def test_of_many_rows_some_are_asked():
     shop, sales = shops(n_rows=300_000)
-    assert name_things(shop, sales)
+    assert are_names(shop, sales)
 
 
 def test_fits_make_categories_of_them_and_others_do_not_change():
@@ -75,13 +77,14 @@ def test_fits_make_categories_of_them_and_others_do_not_change():
     X = pd.DataFrame({"shop": shop, "size": np.arange(4000.0) % 977})
     model = DNNRegressor((16,), max_iter=20, random_state=0).fit(X[:3000], sales[:3000])
     assert model.score(X[3000:], sales[3000:]) > 0.4
-    assert "shop    numeric, embedding, target statistics" in model.summary()
+    said = "^shop +embedding of numbered vocabulary "
+    assert re.search(said, model.summary(), re.M)
     # Strings beside it, the frame is read by column from the start.
     mixed = X.assign(kind=np.where(shop % 2, "a", "b"))
     kinds = [c.name for c in model.feature_columns_.columns if "size" in c.name]
     model.fit(mixed[:3000], sales[:3000])
     named = [c.name for c in model.feature_columns_.columns]
-    assert {"shop", "shop_embedding", *kinds} <= set(named)
+    assert {"shop", "shop_level_embedding", *kinds} <= set(named)
     # Shuffled labels say nothing: all are numbers of one array.
     rng = np.random.default_rng(0)
     model.fit(X, rng.permutation(sales))
@@ -100,7 +103,7 @@ def test_rows_without_weight_say_nothing():
     for first, expected in ((1, True), (0, False)):
         weight = np.repeat([first, 1 - first], 8000)
         names = model.fit(X, y, sample_weight=weight).feature_columns_.columns
-        assert any(c.name == "shop_embedding" for c in names) is expected
+        assert any(c.name == "shop_level_embedding" for c in names) is expected
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
@@ -126,9 +129,7 @@ def test_predictions_take_the_numbers_in_any_form(estimator, tmp_path):
     for other in (gap, new, between):
         assert np.isfinite(model.predict_proba(other)).all()
     exported = load(model.export(tmp_path, example=some))
-    # Of a model that reads the number only as a name, an export takes whole ones.
-    more = [between] if estimator is DNNClassifier else []
-    for rows in (some, some.astype(float), gap, new, *more):
+    for rows in (some, some.astype(float), gap, new, between):
         np.testing.assert_allclose(
             exported.run(rows)["scores"], model.predict_proba(rows), atol=1e-5
         )
@@ -156,3 +157,33 @@ def test_an_id_of_each_row_is_left_out():
     # By another name it is an amount, as a price may be.
     model.fit(X.rename(columns={"user_id": "price"}), rng.normal(size=400))
     assert model.feature_columns_.columns[0].feature_names == ["price", "size"]
+
+
+@pytest.mark.parametrize("estimator", [DNNRegressor, LinearRegressor])
+def test_new_levels_are_predicted_by_their_number(estimator):
+    rng = np.random.default_rng(0)
+    incomes = rng.integers(10_000, 90_000, size=200)
+    level = incomes / 30_000 + 0.3 * rng.normal(size=200)
+    i = rng.integers(200, size=4000)
+    X = pd.DataFrame({"income": incomes[i], "size": rng.normal(size=4000)})
+    y = level[i] + 0.3 * rng.normal(size=4000)
+    known = i < 150
+    assert are_names(X["income"].to_numpy()[known], y[known])
+    model = estimator(max_iter=100, random_state=0).fit(X[known], y[known])
+    assert model.score(X[~known], y[~known]) > 0.5
+
+
+def test_a_place_in_time_is_kept():
+    t = np.arange(600)
+    X = pd.DataFrame({"t": t, "z": np.random.default_rng(0).normal(size=600)})
+    model = LinearRegressor(random_state=0).fit(X, 0.01 * t + 0.3 * X["z"])
+    assert model.score(X, 0.01 * t + 0.3 * X["z"]) > 0.9
+
+
+def test_a_panel_and_outputs_of_any_scale_hide_no_names():
+    rng = np.random.default_rng(0)
+    shop = np.tile(np.arange(50), 440)  # a multiple of the step that would take some
+    sales = rng.normal(size=50)[shop] + rng.normal(size=len(shop))
+    assert are_names(shop, sales)
+    assert are_names(shop, np.stack([sales, 1000 * rng.normal(size=len(shop))], axis=1))
+    assert not are_names(shop.astype(np.uint64) + np.uint64(2**63), sales)
