@@ -96,6 +96,7 @@ def _line(name: str, columns: Sequence[Any]) -> Description:
 
 def _kind(column: Any, line: str | None = None) -> str:
     """Return what a column is, and over what, if that is not said by its line."""
+    # "Numeric", also of one that reads a frame.
     name = type(column).__name__.removesuffix("Column").removesuffix("Frame")
     words = re.findall("[A-Z][a-z]*", name)
     part = getattr(column, "parse", "").replace("_", " ")  # of a date

@@ -48,6 +48,8 @@ def are_names(values: np.ndarray, labels: Any) -> bool:
     """
     if values.ndim > 1 or len(values) < _FEWEST_ROWS:
         return False
+    if (values[:_FEWEST_ROWS] % 1 > 0).any():  # most amounts are told at once
+        return False
     if values.dtype.kind == "u" and values.max() > np.iinfo(np.int64).max:
         return False
     rows = np.random.default_rng(0).permutation(len(values))[:_MOST_ROWS]
