@@ -48,8 +48,8 @@ four smallest, and behind skest); "boosting" is
 `HistGradientBoosting…` with its own categories, and target means for columns of more than
 255 levels. LightGBM and CatBoost have fewer seeds.
 RealMLP_TD and TabM_D are those of pytabkit, with medians for gaps, and have one seed on
-seven tables. {rows:,} rows of each part at most, except in "{official}", which is the whole
-official split. One thread.
+seven tables. {rows:,} rows of each part at most, except in "{official}", the whole official
+split. One thread.
 
 Means over {n_seeds} seeds ± standard errors; the loss is logarithmic, or RMSE of numbers.
 
@@ -60,7 +60,7 @@ Means over {n_seeds} seeds ± standard errors; the loss is logarithmic, or RMSE 
 ## All tables
 
 Mean rank by loss among the models with all seeds; ratios to the loss of boosting on equal
-seeds (losses near 0 move the mean most); processor seconds of a fit.
+seeds (losses near 0 move the mean most); processor seconds.
 
 {overall}
 
