@@ -74,10 +74,8 @@ def budget_of(n_rows: float) -> dict[str, int]:
     return {"batch_size": batch_size, "max_iter": n_epochs}
 
 
-def epochs_of(model: "AutoParameters", n_rows: int) -> int:
-    """Return how many epochs an estimator may take for a table of so many rows."""
-    if not _auto(model.max_iter):
-        return int(model.max_iter)
+def auto_epochs(model: "AutoParameters", n_rows: int) -> int:
+    """Return what ``max_iter="auto"`` of an estimator is for so many rows."""
     return int((budget_of(n_rows) if model._has_schedule else _PLAIN)["max_iter"])
 
 

@@ -14,7 +14,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import indexable
 from sklearn.utils.validation import _num_samples
 
-from skest.adapters.recipe import AutoParameters, epochs_of
+from skest.adapters.recipe import AutoParameters, auto_epochs
 from skest.core.checks import each_once, warn
 from skest.core.console import listener
 from skest.core.sklearn_compat import Interval
@@ -327,9 +327,10 @@ class _HalvingSearch(_Search):
         number = params.get(self.resource)
         search: Any = self
         if self.max_resources == "auto" and self.resource != "n_samples":
-            steps = getattr(self.estimator, "steps", [("", self.estimator)])
-            if self._resource_to_go_on() and isinstance(steps[-1][1], AutoParameters):
-                number = epochs_of(steps[-1][1], _num_samples(y))
+            _, last = getattr(self.estimator, "steps", [("", self.estimator)])[-1]
+            is_ours = isinstance(last, AutoParameters)
+            if is_ours and number == "auto" and self._resource_to_go_on():
+                number = auto_epochs(last, _num_samples(y))
             if self.resource in params and not isinstance(number, Integral):
                 raise ValueError(
                     f"max_resources='auto' is the number of the parameter "

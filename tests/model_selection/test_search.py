@@ -362,6 +362,8 @@ def test_halving_knows_the_number_of_epochs_or_asks(cancer):
         HalvingGridSearchCV(make_pipeline(StandardScaler(), MODEL), RATES).fit(*cancer)
     with pytest.raises(ValueError, match="max_resources='auto'.* max_resources=81"):
         HalvingGridSearchCV(DNNClassifier(), RATES, resource="batch_size").fit(*cancer)
+    with pytest.raises(ValueError, match="max_resources='auto'.* which is 'many'"):
+        HalvingGridSearchCV(DNNClassifier(max_iter="many"), RATES).fit(*cancer)
     assert HalvingGridSearchCV(MODEL, RATES, cv=2).fit(*cancer).max_resources_ == 3
     X, y = (part[:80] for part in cancer)
     model = make_pipeline(StandardScaler(), DNNClassifier((2,)))
