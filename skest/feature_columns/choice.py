@@ -63,6 +63,9 @@ MOST_WORDS = 4
 #: Integers are row numbers if they differ and fill at least so much of their range; with
 #: less than all, for rows are held out.
 ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
+#: With a smaller share of rows that differ, equal ones need not be repetitions. A
+#: bootstrap has .63, and where the smaller of two classes is repeated, it is .5 at least.
+MOST_REPEATED = 0.5
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
 # Their values do not tell ids from numbers: distances of flights and zip codes look alike.
@@ -281,7 +284,12 @@ def stands_alone(table: Table, key: Key) -> bool:
 
 
 def _are_names(table: Table, values: np.ndarray) -> bool:
-    return table.target is not None and are_names(values, table.target)
+    if table.target is None or not are_names(values, table.target):
+        return False
+    hashes = table.row_hashes()
+    # Where few columns of few values tell one row from another, equal ones say little.
+    are_repeated = len(np.unique(hashes)) < MOST_REPEATED * table.n_rows
+    return are_repeated or are_names(values, table.target, hashes)
 
 
 def _are_ids_of_rows(key: Key, values: np.ndarray) -> bool:

@@ -18,7 +18,9 @@ _LEAST_SIGN, _LEAST_GAIN = 3, 0.005  # standard errors; share of the variance
 _ROUNDING = 1e-9
 
 
-def are_names(values: np.ndarray, labels: Any) -> bool:
+def are_names(
+    values: np.ndarray, labels: Any, hashes: np.ndarray | None = None
+) -> bool:
     """Tell whether integers are names of things rather than amounts.
 
     Of an amount, rows with 41 and 43 tell what those with 42 have. Of a name, only its own
@@ -36,6 +38,9 @@ def are_names(values: np.ndarray, labels: Any) -> bool:
         The numbers; NaN is missing, and what is not whole is no name.
     labels : array-like or dict of array-like
         Of the rows, as `FeatureColumns.fit` takes them.
+    hashes : ndarray of uint64 of shape (n_rows,), default=None
+        Rows with the same one are in the same half. Else a row that is there twice, as in
+        a bootstrap, would tell of itself. None takes all rows for different ones.
 
     Examples
     --------
@@ -65,7 +70,9 @@ def are_names(values: np.ndarray, labels: Any) -> bool:
     y = np.nan_to_num(y - np.nanmean(y, axis=0))
     y /= np.maximum(y.std(axis=0), np.finfo(float).tiny)
     total = (y**2).sum()
-    half = np.arange(n_rows) % 2  # of rows in any order
+    # The rows are in any order, and so are the bits of a hash.
+    half = np.arange(n_rows) if hashes is None else hashes[rows].astype(np.int64)
+    half %= 2
     places = half * n_levels + codes
     shape = 2, n_levels, -1
     counts = np.bincount(places, minlength=2 * n_levels).reshape(shape)

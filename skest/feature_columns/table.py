@@ -38,6 +38,7 @@ T = TypeVar("T")
 Key = str | int
 
 _NAMES_SHOWN = 12
+_ODD = np.uint64(2**63 - 25)  # makes the order of columns count
 
 
 class Table:
@@ -336,6 +337,22 @@ class Table:
             ("categories", key, delimiter),
             lambda: split(self.factorized(key), delimiter, key),
         )
+
+    def row_hashes(self) -> np.ndarray:
+        """Return a number for each row, the same for rows that have the same cells.
+
+        Cells that hold several values do not count.
+        """
+        return self._once("row hashes", self._hash_rows)
+
+    def _hash_rows(self) -> np.ndarray:
+        hashes = np.zeros(self.n_rows, np.uint64)
+        for key in self.keys:
+            if not self.holds_sparse(key) and self.flat(key) is None:
+                cells = np.asarray(self.cells(key))
+                if cells.ndim == 1:
+                    hashes = hashes * _ODD + pd.util.hash_array(cells)
+        return hashes
 
     def learned(self, what: Hashable, learn: Callable[[], T]) -> T:
         """Return what `learn` returns, computed once for the same weights.

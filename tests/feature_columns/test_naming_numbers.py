@@ -187,3 +187,29 @@ def test_a_panel_and_outputs_of_any_scale_hide_no_names():
     assert are_names(shop, sales)
     assert are_names(shop, np.stack([sales, 1000 * rng.normal(size=len(shop))], axis=1))
     assert not are_names(shop.astype(np.uint64) + np.uint64(2**63), sales)
+
+
+@pytest.mark.parametrize("n_levels", [50, 200])
+def test_repeated_rows_do_not_make_names_of_amounts(n_levels):
+    rng = np.random.default_rng(0)
+    amount = rng.integers(n_levels, size=5000)
+    bought = amount / n_levels + rng.logistic(size=5000) > 4
+    # Balanced by repeating buyers: ten rows of one amount are the same person.
+    rows = np.append(
+        np.flatnonzero(~bought), rng.choice(np.flatnonzero(bought), (~bought).sum())
+    )
+    rng.shuffle(rows)
+    X = pd.DataFrame({"amount": amount, "size": rng.normal(size=5000)}).iloc[rows]
+    assert are_names(X["amount"].to_numpy(), bought[rows])  # without a look at them
+    model = LinearClassifier(max_iter=1, random_state=0).fit(X, bought[rows])
+    assert len(model.feature_columns_.columns) == 1
+
+
+def test_names_are_found_in_a_bootstrap_and_where_nothing_tells_rows_apart():
+    shop, sales = shops()
+    rows = np.random.default_rng(0).integers(4000, size=4000)
+    X = pd.DataFrame({"shop": shop, "size": np.arange(4000) % 977})
+    for table, y in ((X.iloc[rows], sales[rows] > 0), (X.assign(size=shop % 7), sales)):
+        model = LinearClassifier if y.dtype == bool else LinearRegressor
+        model = model(max_iter=1, random_state=0).fit(table, y)
+        assert "shop_level" in [c.name for c in model.feature_columns_.columns]
