@@ -15,7 +15,7 @@ from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
 )
-from skest.feature_columns.cells import Cells, Factorized, holds_numbers, numbers
+from skest.feature_columns.cells import Cells, holds_numbers, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.naming_numbers import are_names
 from skest.feature_columns.numeric import NumericColumn, numeric_column
@@ -167,6 +167,8 @@ def _columns(
         if not _are_names(table, values):
             warn_of_id(key, values)
             return [number]
+        if (values == -1).any():
+            _warn_of_minus_one(key)
         return [number, *_names(table, key, kind, NumberedVocabularyColumn)]
     is_single = table.cells(key).ndim == 1 and table.flat(key) is None
     is_category = isinstance(table.cells(key).dtype, pd.CategoricalDtype)
@@ -178,7 +180,8 @@ def _columns(
             return _left_out(key, "has the same value in each row")
         return [_parsed(key, part, dtype, kind) for part in parts]
     cells = table.factorized(key)
-    _warn_of_minus_one(cells, key)
+    if cells.are_integers and -1 in cells.distinct:
+        _warn_of_minus_one(key)
     counts = np.bincount(cells.codes[cells.codes >= 0])
     n_levels = int(np.count_nonzero(counts))
     if not n_levels:
@@ -389,13 +392,12 @@ def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> FeatureColumn
     )
 
 
-def _warn_of_minus_one(cells: Factorized, key: Key) -> None:
-    if cells.are_integers and -1 in cells.distinct:
-        warn(
-            f"Column {key!r} holds the integer -1 among its categories, where it means "
-            "missing, as in TensorFlow. If it is a category, make strings of the column, "
-            "e.g. with .astype(str).astype('category')."
-        )
+def _warn_of_minus_one(key: Key) -> None:
+    warn(
+        f"Column {key!r} holds the integer -1 among its categories, where it means "
+        "missing, as in TensorFlow. If it is a category, make strings of the column, "
+        "e.g. with .astype(str).astype('category')."
+    )
 
 
 def _numeric(

@@ -142,6 +142,13 @@ def test_ids_that_labels_know_have_no_warning():
     DNNRegressor((4,), max_iter=1, random_state=0).fit(X, sales)
 
 
+def test_minus_one_among_names_is_missing_and_said():
+    shop, sales = shops()
+    X = pd.DataFrame({"shop": shop - 1, "size": np.arange(4000) % 977})
+    with pytest.warns(UserWarning, match="'shop' holds the integer -1 among its cat"):
+        LinearRegressor(max_iter=1).fit(X, sales)
+
+
 def test_an_id_of_each_row_is_left_out():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(
