@@ -11,6 +11,7 @@ from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.core.console import listener
+from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks.base import EpochwiseHook, Run
 
 
@@ -187,6 +188,12 @@ class EpochHook(Progress):
     def end(self, run: Run) -> None:
         """Write what the model that is kept has reached."""
         super().end(run)
+        # NaN that comes in the last step has no loss to be seen by.
+        if self.scores and self.best is None:
+            raise NanLossDuringTrainingError(
+                "After training, the predictions for the rows held out are NaN or "
+                "infinite. Lower the learning rate, or limit the gradients with clip_norm."
+            )
         if self.loss_curve:
             self._summarise(run, "final", self.best_score)
 

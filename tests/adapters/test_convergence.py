@@ -7,6 +7,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 import skest
+from skest.exceptions import NanLossDuringTrainingError
 from tests._models import At
 
 NAMES = ["DNNClassifier", "LinearRegressor"]
@@ -43,3 +44,16 @@ def test_no_warning_where_it_ends_as_it_was_meant_to():
         {"partial": True},
     ]:
         fit(**settings)
+
+
+@pytest.mark.parametrize("estimator", [skest.DNNClassifier, skest.DNNRegressor])
+def test_a_network_that_ends_in_nan_is_refused(estimator):
+    X = np.random.default_rng(0).normal(size=(100, 5))
+    y = (X[:, 0] > 0).astype(int)
+    model = estimator(
+        (8,), optimizer="sgd", learning_rate=1e30, batch_size=100, random_state=0
+    )
+    for max_iter, message in ((1, "held out are NaN or"), (9, "step . is NaN")):
+        model.set_params(max_iter=max_iter, early_stopping=True, dtype="float32")
+        with pytest.raises(NanLossDuringTrainingError, match=f"{message}.* Lower the"):
+            model.fit(X, y)

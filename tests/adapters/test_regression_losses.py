@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.metrics import mean_absolute_error, mean_pinball_loss
+from sklearn.metrics import mean_absolute_error, mean_pinball_loss, r2_score
 
 from skest import BaselineRegressor, DNNRegressor
 from tests.adapters.conftest import make
@@ -118,3 +118,19 @@ def test_values_that_a_loss_is_not_made_for(loss, wrong, match, shares):
 def test_wrong_parameters(params, match, shares):
     with pytest.raises(ValueError, match=match):
         DNNRegressor(**params).fit(*shares)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("equal", [False, True])
+def test_the_score_of_rows_held_out_is_r2(weighted, equal):
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(90, 3)), rng.normal(size=(90, 2))
+    y_val = np.full((30, 2), 2.0) if equal else y[60:]
+    weight = rng.random(30) if weighted else None
+    model = DNNRegressor(
+        (4,), optimizer="adam", learning_rate=0.01, max_iter=3, early_stopping=True
+    )
+    val = {"X_val": X[60:], "y_val": y_val, "sample_weight_val": weight}
+    model.fit(X[:60], y[:60], **val)
+    expected = r2_score(y_val, model.predict(X[60:]), sample_weight=weight)
+    assert model.best_validation_score_ == pytest.approx(expected, abs=1e-6)
