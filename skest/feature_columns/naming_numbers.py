@@ -9,8 +9,8 @@ from skest.feature_columns.target_statistics import label_numbers
 
 # Of fewer levels a piecewise-linear column sees each one; of rarer ones nothing is known.
 _FEWEST_LEVELS, _MEAN_ROWS_OF_LEVEL = 30, 5
-# Fewer rows mislead, and more need not be asked.
-_FEWEST_ROWS, _MOST_ROWS = 1000, 20_000
+# Fewer rows mislead, and more need not be asked, but where each level has few of them.
+_FEWEST_ROWS, _MOST_ROWS = 1000, (20_000, 200_000)
 # Levels on each side that count as near, and how many of their rows shrink the mean of a
 # level.
 _N_NEAR, _SHRUNK = 2, 3
@@ -57,12 +57,16 @@ def are_names(
         return False
     if values.dtype.kind == "u" and values.max() > np.iinfo(np.int64).max:
         return False
-    rows = np.random.default_rng(0).permutation(len(values))[:_MOST_ROWS]
-    rows = rows[~np.isnan(values[rows])]
-    if (values[rows] % 1).any():
-        return False
-    levels, codes = np.unique(values[rows], return_inverse=True)
-    n_levels, n_rows = len(levels), len(codes)
+    shuffled = np.random.default_rng(0).permutation(len(values))
+    for most in _MOST_ROWS:
+        rows = shuffled[:most]
+        rows = rows[~np.isnan(values[rows])]
+        if (values[rows] % 1).any():
+            return False
+        levels, codes = np.unique(values[rows], return_inverse=True)
+        n_levels, n_rows = len(levels), len(codes)
+        if n_levels <= n_rows / _MEAN_ROWS_OF_LEVEL or len(rows) == len(values):
+            break
     has_levels = _FEWEST_LEVELS <= n_levels <= n_rows / _MEAN_ROWS_OF_LEVEL
     if n_rows < _FEWEST_ROWS or not has_levels:
         return False

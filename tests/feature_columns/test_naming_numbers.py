@@ -70,6 +70,11 @@ def test_few_rows_and_few_or_rare_levels_are_no_names():
 def test_of_many_rows_some_are_asked():
     shop, sales = shops(n_rows=300_000)
     assert are_names(shop, sales)
+    # More are asked where each level has few of them.
+    shop, sales = shops(n_rows=60_000, n_shops=8_000)
+    assert are_names(shop, sales)
+    noise = np.random.default_rng(0).normal(size=60_000)
+    assert not are_names(shop, shop / 8_000 + noise)
 
 
 def test_fits_make_categories_of_them_and_others_do_not_change():
