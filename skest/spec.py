@@ -5,14 +5,14 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from skest.core.checks import Several, as_tuple, check_positive
+from skest.core.checks import FormerArguments, Several, as_tuple, check_positive
 from skest.keys import MetricKeys, ModeKeys
 from skest.optimizers.schedules import check_lr_scheduler, missing_function_lrs
 
@@ -41,7 +41,7 @@ _RESERVED_METRICS = (MetricKeys.LOSS, MetricKeys.GLOBAL_STEP)
 
 
 @dataclass(frozen=True)
-class EstimatorSpec:
+class EstimatorSpec(FormerArguments):
     """A model, as one call of ``train``, ``evaluate`` or ``predict`` needs it.
 
     It is the counterpart of ``tf.estimator.EstimatorSpec``: where TensorFlow has tensors
@@ -124,6 +124,11 @@ iterable of Hook, default=()
         ...
     ValueError: EstimatorSpec of mode 'train' lacks loss and optimizer; ...
     """
+
+    _former_arguments: ClassVar[Mapping[str, str]] = {
+        "eval_metric_ops": "use 'eval_metrics'",
+        "train_op": "give the 'network', its 'optimizer', and the 'loss' as a function",
+    }
 
     mode: str
     # Required in every mode; the default is for the message about all that is missing.

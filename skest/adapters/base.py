@@ -41,7 +41,7 @@ from skest.adapters.warm_source import (
     with_source_statistics,
 )
 from skest.checkpoints.warm_start import WarmStartReport
-from skest.core.checks import FormerArguments, each_once
+from skest.core.checks import FormerArguments, each_once, former_arguments
 from skest.core.console import said_if_long, speaking, voice
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.sklearn_compat import CachedParameterNames
@@ -450,6 +450,9 @@ class SkestEstimator(
         check_is_fitted(self)
         return self._target.answer(self._predict(X, self._target.answer_keys))
 
+    @former_arguments(
+        input_fn="give X and y: an input function is for skest.Estimator, and for 'train'"
+    )
     def evaluate(self, X: Any, y: Any, sample_weight: Any = None) -> dict[str, float]:
         """Return all metrics of the head.
 

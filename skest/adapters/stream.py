@@ -17,6 +17,7 @@ from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import train_core
 from skest.adapters.warm_source import whole_source
 from skest.config.run_config import RunConfig
+from skest.core.checks import former_arguments
 from skest.core.console import voice
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Run
@@ -29,6 +30,7 @@ from skest.keys import ModeKeys
 class StreamTrained(SkestEstimator):
     """Adds `train` to what the estimators have in common; not for direct use."""
 
+    @former_arguments(hooks="give 'hooks' to the constructor")
     def train(
         self,
         input_fn: Callable[..., Any],

@@ -45,6 +45,7 @@ _logger = logging.getLogger("skest")
 
 # The name that tf.train.latest_checkpoint looks for.
 _POINTER = "checkpoint"
+_OF_TENSORFLOW = b"model_checkpoint_path:"
 _STOPPED = "stopped.json"
 _NAME = re.compile(r"ckpt-(\d+)(?:-(\d+))?")
 
@@ -290,7 +291,15 @@ class DirectoryStore:
         return None if self._read(_STOPPED).get("is_error") else self.stop_reason()
 
     def _pointer(self) -> dict[str, Any]:
-        return self._read(_POINTER)
+        found = self._read(_POINTER)
+        path = self.model_dir / _POINTER
+        # TensorFlow has a file of this name.
+        if not found and path.exists() and _OF_TENSORFLOW in path.read_bytes():
+            raise ValueError(
+                f"{str(self.model_dir)!r} holds checkpoints of TensorFlow, which skest "
+                "does not read. Give another directory, and train there."
+            )
+        return found
 
     def _read(self, name: str) -> dict[str, Any]:
         """Return what is in a file; nothing if it is not there, or was spoiled by hand."""

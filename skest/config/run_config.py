@@ -23,6 +23,7 @@ from skest.core.checks import (
     check_not_negative,
     check_positive,
 )
+from skest.core.files import check_is_local
 
 _DAY = 86_400
 
@@ -448,6 +449,8 @@ class RunConfig(FormerArguments):
             raise ValueError(
                 "'model_dir' must not be empty; pass None to keep checkpoints in memory."
             )
+        if self.model_dir is not None:
+            check_is_local(self.model_dir, "'model_dir'")
         self._choose_save_interval()
         if self.save_checkpoints_steps is not None and (
             self.save_checkpoints_secs is not None

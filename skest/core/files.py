@@ -33,6 +33,24 @@ def explained(what: str, advice: str) -> Iterator[None]:
         ) from error
 
 
+def check_is_local(path: str | os.PathLike[str], name: str) -> None:
+    """Refuse addresses, which would become folders called "gs:".
+
+    Examples
+    --------
+    >>> check_is_local("s3://bucket/model", "'model_dir'")
+    Traceback (most recent call last):
+        ...
+    ValueError: 'model_dir' must be a path on this machine; got 's3://bucket/model'. \
+Mount what is elsewhere, or copy it.
+    """
+    if re.match(r"[A-Za-z][\w+.-]+://", os.fspath(path)):
+        raise ValueError(
+            f"{name} must be a path on this machine; got {os.fspath(path)!r}. Mount what "
+            "is elsewhere, or copy it."
+        )
+
+
 def write_directory(
     parent: Path, write: Callable[[Path], object], choose_name: Callable[[], str]
 ) -> Path:

@@ -277,7 +277,13 @@ def update_metrics(
         # A pair says what its metric is given; a metric alone takes logits and labels.
         if isinstance(metric, tuple):
             metric, inputs = metric
-            metric.update(*inputs(labels, logits, features))
+            given = inputs(labels, logits, features)
+            if not isinstance(given, tuple | list):
+                raise TypeError(
+                    f"The inputs of {type(metric).__name__} in 'eval_metrics' must be a "
+                    f"tuple; got {type(given).__name__}."
+                )
+            metric.update(*given)
         else:
             metric.update(logits, labels)
 

@@ -181,6 +181,7 @@ def model_fn_arguments(
             "labels, optimizer)."
         )
     bound = model_fn.keywords if isinstance(model_fn, functools.partial) else {}
+    _check_bound(model_fn)
     names = [
         name
         for name, parameter in inspect.signature(model_fn).parameters.items()
@@ -204,6 +205,21 @@ def model_fn_arguments(
             "'params' are given, but model_fn does not take the argument 'params'."
         )
     return tuple(names)
+
+
+def _check_bound(model_fn: Callable[..., Any]) -> None:
+    """Name arguments that functools.partial binds and the function does not have."""
+    while isinstance(model_fn, functools.partial):
+        arguments = inspect.signature(model_fn.func).parameters
+        takes_any = any(a.kind is a.VAR_KEYWORD for a in arguments.values())
+        for name in () if takes_any else model_fn.keywords:
+            if name not in arguments:
+                own = [a for a in arguments if a not in _MODEL_FN_ARGUMENTS]
+                raise TypeError(
+                    f"{model_fn.func.__name__} has no argument {name!r}; it has "
+                    f"{', '.join(own) or 'none of its own'}."
+                )
+        model_fn = model_fn.func
 
 
 # Settings of canned model functions, which partial may bind or leave as they are.

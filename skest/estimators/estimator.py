@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -729,6 +730,11 @@ def first_rows(data: Any, n_rows: int = 3) -> Any:
         return {key: first_rows(value, n_rows) for key, value in data.items()}
     if isinstance(data, tuple):
         return tuple(first_rows(value, n_rows) for value in data)
+    if isinstance(data, Number) or getattr(data, "shape", None) == ():
+        raise ValueError(
+            "Features and labels must have rows along their first dimension; got the "
+            f"single value {data}. A Pipeline of rows needs .batch(n)."
+        )
     if isinstance(data, Tensor):
         return data[:n_rows].detach().cpu().clone()
     if data is None or not hasattr(data, "shape"):

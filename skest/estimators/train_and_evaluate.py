@@ -11,7 +11,7 @@ from typing import Any
 
 from skest.checkpoints.store import DirectoryStore
 from skest.config.run_config import DataParallel, LocalSGD, RunConfig, strategy_of
-from skest.core.checks import Several, as_tuple, check_input_fn, check_integer
+from skest.core.checks import Several, as_tuple, check_input_fn, check_integer, warn
 from skest.core.console import INTERRUPTED
 from skest.engine.loop import EndOfTraining
 from skest.estimators.estimator import Estimator
@@ -25,6 +25,7 @@ from skest.estimators.evaluations import (
 )
 from skest.exceptions import CorruptCheckpointError
 from skest.hooks.base import Hook, Run
+from skest.hooks.early_stopping import EarlyStoppingHook
 from skest.hooks.steps import CheckpointListener
 
 _logger = logging.getLogger("skest")
@@ -305,6 +306,7 @@ def train_and_evaluate(
     """
     specs = [eval_spec] if isinstance(eval_spec, EvalSpec) else eval_spec
     _check_arguments(estimator, train_spec, specs)
+    _warn_of_unwritten(estimator, train_spec, specs)
     evaluations = [Evaluation(estimator, spec) for spec in specs]
     role = role_of(estimator.config)
     if role is Role.EVALUATE:
@@ -320,6 +322,22 @@ def train_and_evaluate(
     if isinstance(eval_spec, EvalSpec):
         return metrics[0], exports[0]
     return metrics, exports
+
+
+def _warn_of_unwritten(
+    estimator: Estimator, train_spec: TrainSpec, specs: Sequence[EvalSpec]
+) -> None:
+    """Tell of early stopping that waits for results that no evaluation writes."""
+    written = {estimator.eval_dir(spec.name): spec.name for spec in specs}
+    for hook in as_tuple(train_spec.hooks):
+        read = hook.eval_dir if isinstance(hook, EarlyStoppingHook) else None
+        if read is not None and read not in written:
+            names = ", ".join(map(repr, written.values()))
+            warn(
+                f"An early stopping hook reads {str(read)!r}, where no EvalSpec writes: "
+                f"their names are {names}. Give the hook "
+                "eval_dir=estimator.eval_dir(name)."
+            )
 
 
 def _train(

@@ -20,7 +20,7 @@ from skest._version import __version__
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.format import read_checkpoint, write_checkpoint
 from skest.core.checks import check_choice
-from skest.core.files import explained, write_version
+from skest.core.files import check_is_local, explained, write_version
 from skest.core.random import RunRandom
 from skest.engine.evaluation import predict_batch
 from skest.engine.model import ModelBuilder, restore
@@ -188,6 +188,7 @@ def _publish(
     write: Callable[[Path], Any],
 ) -> Path:
     """Write a version with its assets, which appears when it is complete."""
+    check_is_local(base, "The directory of the versions")
     if (
         Path(base) / artifact.MANIFEST
     ).exists():  # which would not be what was exported then
@@ -404,7 +405,7 @@ def export_estimator(
         model=model,
         estimator="Estimator",
         global_step=checkpoint.global_step,
-        predict=partial(_expected, spec, model),
+        predict=partial(_expected, spec, model, not isinstance(features, Mapping)),
         example=example,
         assets=assets,
     )
@@ -412,7 +413,7 @@ def export_estimator(
 
 
 def _expected(
-    spec: EstimatorSpec, model: OnnxGraph, rows: Mapping[str, list[Any]]
+    spec: EstimatorSpec, model: OnnxGraph, is_bare: bool, rows: Mapping[str, list[Any]]
 ) -> dict[str, np.ndarray]:
     """Return what the signature "predict" should."""
     inputs = model.inputs
@@ -422,7 +423,7 @@ def _expected(
         )
     else:
         tensors = {s.key: _tensor(spec, s, rows[s.name]) for s in inputs}
-        encoded = tensors[BARE] if list(tensors) == [BARE] else tensors
+        encoded = tensors[BARE] if is_bare else tensors
     with torch.no_grad():
         found = warmup.by_output(predict_batch(spec, encoded, None))
     # `export_outputs` may call predictions otherwise, as the graph then does.

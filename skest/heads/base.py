@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from skest.core.checks import former_arguments
 from skest.heads.labels import WeightColumn, check_given
 from skest.keys import MetricKeys, ModeKeys
 from skest.metrics import Metric
@@ -186,6 +187,7 @@ class Head(ABC):
     def check_network(self, network: nn.Module) -> None:  # noqa: B027
         """Raise ValueError if a network to train does not go with the head."""
 
+    @former_arguments(logits="give the 'network'", train_op_fn="give an 'optimizer'")
     def create_estimator_spec(
         self,
         features: Any,

@@ -67,6 +67,11 @@ class EarlyStoppingHook(Hook):
         self._reason = reason
         self._timer = Timer(run_every_steps, run_every_secs)
 
+    @property
+    def eval_dir(self) -> Path | None:
+        """Where the results of evaluations are that the rule reads, if it does."""
+        return getattr(self._reason, "directory", None)
+
     def begin(self, run: Run) -> None:
         """Ask the rule whether training ended earlier."""
         # Else an evaluator that has ended the training would see it begin again.
@@ -336,7 +341,7 @@ class _MetricRule:
             )
         self._judge = judge
         self._metric_name = metric_name
-        self._directory = directory
+        self.directory = directory
         self._min_steps = min_steps
         self._version: Hashable = None
         self._results: dict[int, dict[str, float]] = {}
@@ -344,9 +349,9 @@ class _MetricRule:
     def __call__(self, run: Run) -> str | None:
         """Judge the results that there are; they are read when they have changed."""
         # A stat, so that it costs nothing to ask often.
-        version = version_of_eval_results(self._directory)
+        version = version_of_eval_results(self.directory)
         if version != self._version:
-            self._results = read_eval_results(self._directory)
+            self._results = read_eval_results(self.directory)
             self._version = version
         found = self._judge(self._values(run.global_step), run.start_step)
         # None stays None.
@@ -370,7 +375,7 @@ class _MetricRule:
             there = ", ".join(map(repr, results[max(results)]))
             raise ValueError(
                 f"'metric_name' of the early stopping hook is {name!r}, but the "
-                f"evaluations in {str(self._directory)!r} have {there}. Arrays are not "
+                f"evaluations in {str(self.directory)!r} have {there}. Arrays are not "
                 "recorded, for they have no order."
             )
         return values

@@ -3,19 +3,21 @@
 
 import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from skest.core.checks import FormerArguments
 from skest.hooks.base import Hook, Run, Timer, output_directory
 
 _logger = logging.getLogger("skest")
 _SECONDS_A_LOSS = 0.5
 
 
-class LoggingHook(Hook):
+class LoggingHook(FormerArguments, Hook):
     """Logs the loss and the speed of training (logger "skest", level INFO).
 
     Parameters
@@ -35,6 +37,10 @@ class LoggingHook(Hook):
     >>> from skest.hooks import LoggingHook
     >>> hook = LoggingHook(every_steps=100)
     """
+
+    _former_arguments: ClassVar[Mapping[str, str]] = {
+        "every_n_iter": "use 'every_steps'"
+    }
 
     def __init__(
         self, every_steps: int | None = None, every_secs: float | None = None
@@ -63,7 +69,7 @@ class LoggingHook(Hook):
             _logger.info("step %d: final loss = %.6g", run.global_step, run.loss.item())
 
 
-class StepCounterHook(Hook):
+class StepCounterHook(FormerArguments, Hook):
     """Measures steps per second and logs them (logger "skest", level INFO).
 
     `LoggingHook`, which every training has by default, logs the speed beside the loss;
@@ -96,6 +102,10 @@ class StepCounterHook(Hook):
     >>> from skest.hooks import StepCounterHook
     >>> hook = StepCounterHook(every_steps=10)
     """
+
+    _former_arguments: ClassVar[Mapping[str, str]] = {
+        "every_n_steps": "use 'every_steps'"
+    }
 
     def __init__(
         self, every_steps: int | None = 100, every_secs: float | None = None

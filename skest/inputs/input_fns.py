@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from skest.core.checks import check_integer
+from skest.core.checks import check_integer, former_arguments
+from skest.core.files import check_is_local
 from skest.core.random import seed_sequence
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.files import FileBatches, Part, import_arrow
@@ -33,6 +34,10 @@ def _seed_in_run(seed: int | None, config: Any) -> int | None:
     return seed if seed is not None or config is None else config.random_seed
 
 
+@former_arguments(
+    num_threads="the table is in memory",
+    queue_capacity="the table is in memory",
+)
 def numpy_input_fn(
     x: Any,
     y: Any = None,
@@ -320,6 +325,7 @@ def parquet_input_fn(
     )
 
 
+@former_arguments(label_name="use 'label'")
 def csv_input_fn(
     paths: Paths,
     batch_size: int = 128,
@@ -377,9 +383,12 @@ def csv_input_fn(
     parse = pa.csv.ParseOptions(delimiter=delimiter)
     csv = pa.dataset.CsvFileFormat(parse_options=parse, convert_options=convert)
     fragments = _fragments(pa, files, csv)
-    # Types inferred from other files may differ, but are not used.
+    # Those of the first file that has values: others may differ, but are not used.
     types = _types(fragments[0])
-    schema = fragments[0].physical_schema
+    for fragment in fragments[1:]:
+        found = _types(fragment)
+        types = {n: found.get(n, t) if t == pa.null() else t for n, t in types.items()}
+    schema = pa.schema(types)
     return _input_fn(
         "csv_input_fn",
         files,
@@ -461,7 +470,9 @@ def _find(paths: Paths) -> list[str]:
     """Return the files of paths and patterns, each once, in the order of their names."""
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     found: dict[str, None] = {}
-    for path in (str(Path(one)) for one in given):
+    for one in given:
+        check_is_local(one, "'paths'")
+        path = str(Path(one))
         # Sorted, since file systems list files in any order, and that of the rows
         # follows from it.
         matches = sorted(glob(path, recursive=True)) if has_magic(path) else [path]

@@ -374,8 +374,9 @@ class _OneShot:
 
 
 def _as_source(source: Any) -> Any:
-    # A frame gives the names of its columns, a string its letters: never what is meant.
-    is_table = isinstance(source, Mapping | str | bytes) or hasattr(
+    # A frame gives the names of its columns, a string its letters, and a pair of features
+    # and labels two elements: never what is meant.
+    is_table = isinstance(source, Mapping | str | bytes | tuple) or hasattr(
         type(source), "columns"
     )
     if not is_table:
@@ -387,7 +388,8 @@ def _as_source(source: Any) -> Any:
     raise TypeError(
         "'source' of a Pipeline must be an iterable of elements or a function that "
         f"returns one; got {type(source).__name__}. For a table in memory, use "
-        "skest.inputs.ArrayDataset."
+        "skest.inputs.ArrayDataset(features, labels); Pipeline(dataset).unbatch() has its "
+        "rows."
     )
 
 

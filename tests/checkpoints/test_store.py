@@ -129,6 +129,16 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content, 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_checkpoints_of_tensorflow_are_left_alone(tmp_path):
+    pointer = tmp_path / "checkpoint"
+    pointer.write_text('model_checkpoint_path: "model.ckpt-1000"\n')
+    estimator = Estimator(model_fn, tmp_path)
+    for call in (estimator.evaluate, estimator.train):
+        with pytest.raises(ValueError, match="holds checkpoints of TensorFlow"):
+            call(table_fn(), steps=1)
+    assert pointer.read_text().startswith("model_checkpoint_path")
+
+
 def test_all_files_have_the_permissions_of_the_umask(tmp_path):
     before = os.umask(0o007)
     try:

@@ -6,8 +6,9 @@ import inspect
 import pytest
 
 import skest
-from skest import export, feature_columns
+from skest import export, feature_columns, hooks, inputs
 from skest.adapters.parameters import FORMER_ARGUMENTS
+from skest.heads import RegressionHead
 
 ESTIMATORS = [
     getattr(skest, name)
@@ -58,6 +59,15 @@ def test_arguments_of_others():
         (export.FinalExporter, "assets_extra", "use 'assets'"),
         (feature_columns.numeric_column, "normalizer_fn", "use 'normalizer'"),
         (feature_columns.embedding_column, "ckpt_to_load_from", "'initializer'"),
+        (skest.EstimatorSpec, "eval_metric_ops", "use 'eval_metrics'"),
+        (skest.EstimatorSpec, "train_op", "give the 'network', its 'optimizer'"),
+        (RegressionHead().create_estimator_spec, "train_op_fn", "an 'optimizer'"),
+        (hooks.LoggingHook, "every_n_iter", "use 'every_steps'"),
+        (hooks.StepCounterHook, "every_n_steps", "use 'every_steps'"),
+        (inputs.numpy_input_fn, "queue_capacity", "the table is in memory"),
+        (inputs.csv_input_fn, "label_name", "use 'label'"),
+        (skest.DNNClassifier().train, "hooks", "give 'hooks' to the constructor"),
+        (skest.DNNClassifier().evaluate, "input_fn", "give X and y"),
     ]:
         match = f"{call.__name__} has no argument '{name}'; .*{instead}"
         with pytest.raises(TypeError, match=match):

@@ -66,3 +66,9 @@ def test_rows_must_agree():
             ValueError, match=r"'a': \(2,\).*yield_single_examples=False"
         ):
             list(split_rows({"a": np.ones(2), "b": other}))
+
+
+def test_inputs_of_a_metric_are_a_tuple():
+    pair = Computes(1.0), lambda labels, logits, features: logits
+    with pytest.raises(TypeError, match="inputs of Computes in 'eval_metrics' must be"):
+        evaluate_loop(eval_run(eval_metrics={"m": pair}), [batch([1.0])])

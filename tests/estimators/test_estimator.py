@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What train, evaluate and predict do; see also test_estimator_state.py."""
 
+import functools
 import logging
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, ModeKeys, RunConfig
+from skest.canned import dnn_model_fn
 from skest.exceptions import CheckpointMismatchError, NotFittedError
 from skest.hooks import Hook
 from skest.inputs import Pipeline
@@ -46,6 +48,16 @@ def test_wrong_arguments_are_refused():
             {"model_dir": "a", "config": RunConfig(model_dir="b")},
             ValueError,
             "'model_dir' is given twice, .*'a' here and 'b' in 'config'",
+        ),
+        (
+            {"model_dir": "gs://b/m"},
+            ValueError,
+            "'model_dir' must be a path on this ma",
+        ),
+        (
+            {"model_fn": functools.partial(dnn_model_fn, feature_columns=[])},
+            TypeError,
+            "dnn_model_fn has no argument 'feature_columns'; it has head, columns, hid",
         ),
         ({"config": {"random_seed": 1}}, TypeError, "must be a RunConfig; got dict"),
         ({"params": [1]}, TypeError, "'params' must be a dict; got list"),
@@ -317,3 +329,10 @@ def test_an_evaluation_of_an_endless_input_needs_steps(trained):
             trained.evaluate(endless)
         assert trained.evaluate(endless, steps=2)["global_step"] > 0
         assert trained.evaluate(endless, hooks=[stop])["global_step"] > 0
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, torch.tensor])
+def test_rows_that_are_not_batched_are_refused(kind):
+    rows = Pipeline([(kind(float(i)), float(i)) for i in range(9)])
+    with pytest.raises(ValueError, match=r"got the single value \d.*needs .batch"):
+        Estimator(model_fn).train(lambda: rows)

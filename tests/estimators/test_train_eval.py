@@ -426,3 +426,13 @@ def test_numbers_and_names():
         for value in values:
             with pytest.raises(error, match=f"'{field}' of {spec.__name__} must"):
                 spec(INPUT_FN, **{field: value})
+
+
+def test_early_stopping_that_waits_for_another_evaluation_is_told(tmp_path):
+    estimator = Estimator(model_fn, tmp_path)
+    hook = stop_if_higher_hook(estimator, "loss", 0.0)
+    train = TrainSpec(table_fn(), max_steps=1, hooks=hook)
+    with pytest.warns(
+        UserWarning, match="where no EvalSpec writes: their names are 'v"
+    ):
+        train_and_evaluate(estimator, train, EvalSpec(table_fn(), name="val"))

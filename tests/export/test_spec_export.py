@@ -303,3 +303,30 @@ def test_networks_of_layers_that_skest_knows_are_not_traced(tmp_path, monkeypatc
     (expected,) = estimator.predict(lambda: [x], yield_single_examples=False)
     found = load(estimator.export(tmp_path))("predict", x=x)["predictions"]
     np.testing.assert_allclose(found, expected["predictions"], atol=1e-6)
+
+
+def test_a_dictionary_of_one_feature_stays_one(tmp_path):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = nn.Linear(3, 1)
+
+        def forward(self, features):
+            return self.out(features["x"])
+
+    def model_fn(features, labels, mode):
+        network = Net()
+        optimizer = torch.optim.SGD(network.parameters(), 0.1)
+        return RegressionHead().create_estimator_spec(
+            features, mode, network, labels, optimizer
+        )
+
+    # The name that an input has which has none: as MNIST was fed to tf.estimator.
+    rows = {"x": np.ones((8, 3), "float32")}
+    input_fn = skest.inputs.numpy_input_fn(rows, np.ones(8), shuffle=False)
+    estimator = skest.Estimator(model_fn).train(input_fn)
+    expected = [row["predictions"] for row in estimator.predict(input_fn)]
+    found = load(estimator.export(tmp_path)).run(rows)["outputs"]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ValueError, match="must be a path on this machine; got 's3:"):
+        estimator.export("s3://bucket/model")

@@ -326,3 +326,12 @@ def test_a_canned_model_trains_out_of_core(files, suffix):
     predictions = list(estimator.predict(make(files, suffix, columns=["x", "word"])))
     assert len(predictions) == N
     assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
+
+
+def test_types_are_those_of_the_first_file_with_values(tmp_path):
+    for i, text in enumerate(["a,b,y\n", "a,b,y\n1,,0\n", "a,b,y\n2,x,1\n"]):
+        (tmp_path / f"part-{i}.csv").write_text(text)
+    read = csv_input_fn(tmp_path / "*.csv", 1, label="y", shuffle=False)
+    rows = [(x["a"].tolist(), x["b"].tolist(), y.tolist()) for x, y in read()]
+    assert [(a, y) for a, _, y in rows] == [([1], [0]), ([2], [1])]
+    assert rows[1][1] == ["x"]

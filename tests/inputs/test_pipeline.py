@@ -192,7 +192,7 @@ def test_an_iterator_can_be_read_once():
 
 
 def test_other_sources_are_refused():
-    for source in [3, None, "text", {"x": [1]}, pd.DataFrame({"x": [1]})]:
+    for source in [3, None, "text", {"x": [1]}, ([1], [2]), pd.DataFrame({"x": [1]})]:
         with pytest.raises(
             TypeError, match=f"got {type(source).__name__}. For a table .*ArrayDataset"
         ):

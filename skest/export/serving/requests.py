@@ -216,6 +216,7 @@ class Catalog:
 
 
 MODEL_PATH = r"models/(?P<name>[^/:]+)"
+VERSION_PATH = rf"{MODEL_PATH}(/versions/(?P<version>\d+))?"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,16 +274,25 @@ class Call:
         The model that the address names.
     body : bytes
         What came after the headers.
+    version : str or None
+        Number of the version that the address names.
     """
 
     catalog: Catalog
     limits: Limits
     name: Any
     body: bytes
+    version: str | None = None
 
     def find(self) -> tuple[int, Model]:
         """Return the version of the model, and its number."""
-        return self.catalog.find(self.name)
+        number, model = self.catalog.find(self.name)
+        if self.version not in (None, str(number)):
+            raise RequestError(
+                404,
+                f"Version {self.version} of {self.name!r} is not served; {number} is.",
+            )
+        return number, model
 
     def document(self) -> dict[str, Any]:
         """Return the JSON object in the body; raise RequestError (400) if it is none."""

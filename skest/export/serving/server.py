@@ -269,7 +269,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     # Before a slot is taken: a wrong address is told also under load.
                     route, found = _route(self.command, path)
                     self._check_is_free(route, slot)
-                    call = Call(catalog, limits, found.groupdict().get("name"), body)
+                    named = {"name": None, **found.groupdict()}
+                    call = Call(catalog, limits, body=body, **named)
                     status, answer = 200, _as_json(route.answer(call))
             except RequestError as error:
                 status, answer = error.status, _as_json({"error": str(error)})

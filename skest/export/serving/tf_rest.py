@@ -13,7 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.serving.requests import MODEL_PATH, Call, RequestError, Route
+from skest.export.serving.requests import (
+    VERSION_PATH,
+    Call,
+    RequestError,
+    Route,
+)
 
 
 def _predict(call: Call) -> Any:
@@ -134,6 +139,10 @@ def _status(call: Call) -> Any:
     states = [(number, "AVAILABLE", "OK", "") for number in fine] + [
         (n, "END", "DATA_LOSS", reason) for n in sorted(served.refused, reverse=True)
     ]
+    if call.version is not None:
+        states = [state for state in states if str(state[0]) == call.version]
+        if not states:
+            raise RequestError(404, f"{call.name!r} has no version {call.version}.")
     return {
         "model_version_status": [
             {
@@ -147,8 +156,8 @@ def _status(call: Call) -> Any:
 
 
 ROUTES = (
-    Route("POST", re.compile(rf"/v1/{MODEL_PATH}:predict"), _predict),
-    Route("POST", re.compile(rf"/v1/{MODEL_PATH}:classify"), _classify),
-    Route("POST", re.compile(rf"/v1/{MODEL_PATH}:regress"), _regress),
-    Route("GET", re.compile(rf"/v1/{MODEL_PATH}"), _status),
+    Route("POST", re.compile(rf"/v1/{VERSION_PATH}:predict"), _predict),
+    Route("POST", re.compile(rf"/v1/{VERSION_PATH}:classify"), _classify),
+    Route("POST", re.compile(rf"/v1/{VERSION_PATH}:regress"), _regress),
+    Route("GET", re.compile(rf"/v1/{VERSION_PATH}"), _status),
 )

@@ -96,13 +96,16 @@ def test_the_status_of_a_model(ask):
     fine = {"error_code": "OK", "error_message": ""}
     state = {"version": "1700000001", "state": "AVAILABLE", "status": fine}
     assert answer == {"model_version_status": [state]}
+    _, same = ask("/v1/models/census/versions/1700000001")
+    assert same == answer
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ("/v1/models/other", "There is no model 'other'; there are ['census']"),
-        ("/v1/models/census/versions/7", "nothing to GET at this path"),
+        ("/v1/models/census/versions/7", "'census' has no version 7."),
+        ("/v1/models/census/metadata", "nothing to GET at this path"),
         ("/v1/models", "nothing to GET at this path"),
         ("/v2/models/x/ready", "There is no model 'x'"),
     ],
