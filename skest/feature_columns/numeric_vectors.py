@@ -47,8 +47,8 @@ def piecewise_linear_column(
         no more than N; "quantiles:N" takes quantiles of the rows, of which many are equal
         where a number occurs often; "tree:N" takes the thresholds of a decision tree with
         N leaves, which predicts y from this element alone. Weights count as repetitions.
-        Bins are merged if they are narrower than 1e-6 of the range or have fewer than 3
-        rows; a value with so many rows keeps its edge.
+        Bins are merged if they are narrower than 1e-6 of the distance between the
+        quartiles, or have fewer than 3 rows; a value with so many rows keeps its edge.
     dimension : int or None, default=8
         Into how many numbers a network turns each element, by a table that it learns and
         that starts at zero, or near it if there are no other columns. None gives it the

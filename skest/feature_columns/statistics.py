@@ -115,6 +115,19 @@ class Distribution(NamedTuple):
         cumulated = self.counts.cumsum()
         return cumulated / cumulated[-1]
 
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles, or between outer quantiles if it is 0.
+
+        One wrong number among thousands does not change it.
+        """
+        for level in (0.25, 0.05, 0.0):
+            ends = self.quantiles(np.array([level, 1 - level]))
+            low, high = map(float, self.distinct[ends])
+            if high > low:
+                return high - low
+        return 0.0
+
     def quantiles(self, levels: np.ndarray) -> np.ndarray:
         """Return positions in `distinct`: of the first number with so great a share.
 
@@ -336,7 +349,7 @@ def can_hold(dtype: Any, value: float) -> bool:
 
 _RULE = re.compile(r"(quantiles|distinct|tree):([1-9][0-9]*)")
 _MIN_ROWS = 3  # of a bin
-_MIN_WIDTH = 1e-6  # of a bin, as a share of the range
+_MIN_WIDTH = 1e-6  # of a bin, as a share of the range of most numbers
 
 
 def check_boundaries(boundaries: Any, owner: str, dtype: Any, *, least: int) -> None:
@@ -432,9 +445,9 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
     Returns
     -------
     ndarray of the type of the numbers, at least one, increasing
-        Bins that are narrower than 1e-6 of the range, or of fewer than 3 rows, are
-        merged with the one below, or that below is with them if they begin with a value
-        that has so many rows by itself.
+        Bins that are narrower than 1e-6 of the distance between the quartiles, or of
+        fewer than 3 rows, are merged with the one below, or that below is with them if
+        they begin with a value that has so many rows by itself.
 
     Examples
     --------
@@ -469,7 +482,7 @@ def learned_starts(rule: str, known: Known) -> np.ndarray:
         # Too few rows are left for a last bin: they go to the one before it.
         kept.pop()
     # So narrow a bin has slopes that no step size suits.
-    width = _MIN_WIDTH * (float(distinct[-1]) - float(distinct[0]))
+    width = _MIN_WIDTH * distribution.spread
     wide = kept[:1]
     for i in kept[1:]:
         if float(starts[i]) - float(starts[wide[-1]]) >= width:
@@ -504,7 +517,7 @@ def learned_edges(rule: str, known: Known) -> np.ndarray:
             f"Numbers from {least} to {greatest} are too far apart to learn boundaries "
             "from. Scale them, for example by taking logarithms."
         )
-    if len(starts) > 1 and greatest - starts[-1] < _MIN_WIDTH * (greatest - least):
+    if len(starts) > 1 and greatest - starts[-1] < _MIN_WIDTH * (greatest - starts[0]):
         return starts
     if greatest == starts[-1]:
         greatest += max(1, abs(greatest) * _MIN_WIDTH)

@@ -163,3 +163,14 @@ def test_the_order_of_rows_does_not_matter(learned, X, data):
     other = {key: values[order] for key, values in X.items()}
     if (X["c"] != -1).any():
         assert_array_equal(learned(X, weights), learned(other, weights[order]))
+
+
+@pytest.mark.parametrize("wrong", [2**31 - 1, 1e12, 9.97e36])
+@pytest.mark.parametrize("n_wrong", [1, 60])
+def test_wrong_numbers_do_not_take_the_edges_of_the_others(wrong, n_wrong):
+    days = np.random.default_rng(0).integers(400, size=2000).astype(float)
+    column = fc.piecewise_linear_column(numeric_column("days"))
+    (expected,) = column.fit({"days": days}).edges
+    days[:n_wrong] = wrong
+    (edges,) = column.fit({"days": days}).edges
+    assert len(edges) >= len(expected) - 2
