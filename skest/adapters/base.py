@@ -292,6 +292,8 @@ class SkestEstimator(
         """
         if known is None:
             scale = self._target.scale(rows.labels, rows.weight)
+            if scale is not None and self._dtype_name == "float32":
+                scale.warn_of_lost_digits()
         else:
             scale = self._target.widened(known, rows.labels)
         return scale if scale is None or self._has_schedule else scale.unbounded()

@@ -73,6 +73,9 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
     ) -> Self:
         """Train one epoch, going on from the present state.
 
+        Columns learn levels, means and scales from the rows of the first call: of a level
+        that only later ones have, nothing is learned.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
@@ -301,6 +304,9 @@ class SkestRegressor(RegressorMixin, StreamTrained):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train one epoch, going on from the present state.
 
+        Columns learn levels, means and scales from the rows of the first call: of a level
+        that only later ones have, nothing is learned.
+
         Parameters
         ----------
         X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
@@ -358,6 +364,9 @@ class SkestMixedEstimator(StreamTrained):
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
     ) -> Self:
         """Train one epoch, going on from the present state.
+
+        Columns learn levels, means and scales from the rows of the first call: of a level
+        that only later ones have, nothing is learned.
 
         Parameters
         ----------

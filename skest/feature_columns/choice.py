@@ -77,10 +77,11 @@ _AMOUNT = (
     r"\s*[-+(]?\s*(?!0\d)(?:\d+(?:[.,]\d+)?|\d{1,3}(?:[., ']\d{3})+(?:[.,]\d+)?)\s*"
 )
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\\.?"
-# As "$1,234.50", "12 %", "51,3", "31/12/2020 10:00" or "Jan 31, 2020".
+# As "$1,234.50", "12 %", "51,3", "10:30", "31/12/2020 10:00" or "Jan 31, 2020".
 _FORMATTED = re.compile(
-    r"\s*[-+(]?\s*([$€£¥]\s*\d[\d,. ]*|\d[\d,. ]*\s*[%$€£¥])\)?\s*"
+    r"\s*[-+(]?\s*([$€£¥]\s*[-+]?\d[\d,. ]*|\d[\d,. ]*\s*[%$€£¥])\)?\s*"
     rf"|{_AMOUNT}\)?\s*"
+    r"|\s*\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*([ap]m)?\s*"
     r"|\s*(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})(\s.*)?"
     rf"|\s*\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}.*|\s*{_MONTH} \d{{1,2}},? \d{{4}}.*",
     re.IGNORECASE,
@@ -370,7 +371,8 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
         warn(
             f"Column {key!r} holds numbers or dates in a form that is not read, such as "
             f"{formatted[0]!r}, so that each is a category of its own. Convert them, with "
-            "pandas.to_numeric without signs, units and separators, or pandas.to_datetime."
+            "pandas.to_numeric without signs, units and separators, pandas.to_datetime, or "
+            "pandas.to_timedelta(...).dt.total_seconds()."
         )
     elif others and n_numbers > max(9 * len(others), MAX_INDICATOR_LEVELS):
         warn(

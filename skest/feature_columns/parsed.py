@@ -3,14 +3,14 @@
 
 import re
 from collections.abc import Callable, Hashable
-from datetime import date
+from datetime import date, datetime
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from skest.core.checks import check_choice
+from skest.core.checks import check_choice, warn
 from skest.core.texts import DATE, without_zone
 from skest.feature_columns.cells import Cells, numbers
 from skest.feature_columns.numeric import NumericColumn
@@ -101,9 +101,22 @@ class ParsedColumn(NumericColumn):
         owner = f"parsed numeric column {self.key!r}"
         check_choice(self.parse, "parse", owner, ("number", *_DATE_PARTS))
 
+    def _learn(self, table: Table) -> dict[str, Any]:
+        learned = super()._learn(table)
+        if self.parse != "number":
+            learned["has_zone_"] = _has_zone(table.cells(self.key))
+        return learned
+
     def _raw(self, table: Table) -> np.ndarray:
         cells = table.cells(self.key)
         if self.parse != "number":
+            known = vars(self).get("has_zone_")
+            if known is not None and _has_zone(cells) not in (None, known):
+                warn(
+                    f"Column {self.key!r} had dates with{'out' * (not known)} a time zone "
+                    f"in fit, and has dates with{'out' * known} one now. Those without are "
+                    "taken for UTC. Let all have one, or none."
+                )
             return _part(_times_of(table, self.key), self.parse)
         # Of a CSV file that is read in parts, some may hold nothing but numbers.
         if cells.dtype.kind in "biuf":
@@ -111,6 +124,21 @@ class ParsedColumn(NumericColumn):
         # Once for the number and for the piecewise-linear column beside it.
         parse = partial(_parsed, cells, self.key, _number, np.dtype(np.float64))
         return table.learned(("parsed numbers", self.key), parse)
+
+
+def _has_zone(cells: Cells) -> bool | None:
+    """Tell whether dates have a time zone, by the first of them; None if there is none."""
+    if isinstance(cells, pd.Series) and cells.dtype.kind == "M":
+        return cells.dt.tz is not None
+    values = np.asarray(cells).ravel()
+    known = np.flatnonzero(~pd.isna(values))
+    if values.dtype.kind != "O" or not len(known):
+        return None if not len(known) else False
+    first = values[known[0]]
+    # Of a day, a zone says nothing.
+    if isinstance(first, str):
+        return without_zone(first) != first if ":" in first else None
+    return first.tzinfo is not None if isinstance(first, datetime) else None
 
 
 def are_numbers(distinct: np.ndarray) -> bool:

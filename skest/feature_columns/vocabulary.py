@@ -28,6 +28,8 @@ from skest.feature_columns.table import Key, Table
 
 # Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
 _ROUNDING = 1e-9
+# What other programs write for them.
+_OF_BOOLEANS = frozenset(("true", "false", "TRUE", "FALSE", "t", "f"))
 #: Share of the rows that train what is said of new levels of numbers that name things.
 HIDDEN_RATE = 0.1
 
@@ -118,7 +120,16 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
         vocabulary = self.vocabulary
-        found = map(vocabulary.get, distinct.tolist(), repeat(-1))
+        given = distinct.tolist()
+        if not _OF_BOOLEANS.isdisjoint(given[:9]) and {*vocabulary} == {
+            "False",
+            "True",
+        }:
+            raise ValueError(
+                f"Column {self.key!r} holds {given}, where fit has seen True and False. "
+                "Convert it, e.g. by .map({'true': True, 'false': False})."
+            )
+        found = map(vocabulary.get, given, repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
         # Behind the vocabulary come the buckets, as in index_table_from_tensor of
         # TensorFlow.

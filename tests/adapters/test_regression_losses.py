@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What regressors minimise."""
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.metrics import mean_absolute_error, mean_pinball_loss, r2_score
@@ -133,4 +136,17 @@ def test_the_score_of_rows_held_out_is_r2(weighted, equal):
     val = {"X_val": X[60:], "y_val": y_val, "sample_weight_val": weight}
     model.fit(X[:60], y[:60], **val)
     expected = r2_score(y_val, model.predict(X[60:]), sample_weight=weight)
-    assert model.best_validation_score_ == pytest.approx(expected, abs=1e-6)
+    assert model.best_validation_score_ == pytest.approx(expected, rel=1e-6)
+
+
+def test_targets_of_which_float32_keeps_nothing_are_told():
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["a", "b"])
+    model = DNNRegressor((2,), max_iter=1, dtype="float32")
+    with pytest.warns(
+        UserWarning, match=r"y is 1e\+08 in the mean, but varies by .* Sub"
+    ):
+        model.fit(X, X["a"] + 1e8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.fit(X, X["a"] + 1e4)
+        model.fit(X, X["a"] * 0 + 1e8)

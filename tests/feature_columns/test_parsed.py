@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import datetime
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -121,3 +122,23 @@ def test_export(tmp_path):
             loaded.predict({"n": [1.0], "t": [wrong]})
     with pytest.raises(ValueError, match="'t' has a missing value"):
         loaded.predict({"n": [1.0], "t": [None]})
+
+
+def test_time_zones_that_come_or_go_are_told():
+    local = pd.Series(pd.date_range("2026-01-05", periods=9, freq="7h"))
+    zoned = local.dt.tz_localize("America/Los_Angeles")
+    forms = {
+        False: [local, local.astype(str), local.dt.to_pydatetime(), local.to_numpy()],
+        True: [zoned, zoned.map(str), zoned.astype(object)],
+    }
+    for known, cells in [(k, c) for k in forms for c in forms[k]]:
+        column = parsed_numeric_column("when", "hour", default_value=0)
+        column = column.fit({"when": cells})
+        had = "with" if known else "without"
+        for other in forms[not known]:
+            with pytest.warns(UserWarning, match=f"'when' had dates {had} a time zone"):
+                column.transform({"when": other})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for same in [*forms[known], ["2026-01-05", None], [None, ""]]:
+                column.transform({"when": np.array(same, object)})

@@ -331,3 +331,16 @@ def test_parameters_of_a_file_refused():
         options = {"vocabulary_file": "v.txt", **options}
         with pytest.raises(error, match=message):
             categorical_column_with_vocabulary_file("c", **options)
+
+
+@pytest.mark.parametrize("form", [str.lower, str.upper, lambda text: text[0]])
+def test_booleans_in_another_spelling_are_refused(form):
+    known = np.array([True, False, True])
+    column = categorical_column_with_vocabulary_list("b").fit({"b": known})
+    ids = column.encode({"b": known.astype(str).astype(object)})["b_ids"]
+    assert_array_equal(ids, column.encode({"b": known})["b_ids"])
+    other = np.array([form(str(b).lower()) for b in known], object)
+    with pytest.raises(
+        ValueError, match="'b' holds .*, where fit has seen True and Fa"
+    ):
+        column.encode({"b": other})

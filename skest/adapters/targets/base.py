@@ -13,6 +13,7 @@ from pandas.api.types import infer_dtype
 from scipy.special import logit
 from torch import Tensor, nn
 
+from skest.core.checks import warn
 from skest.engine.model import pure_model_fn
 from skest.feature_columns.cells import TIMES_AMONG_OBJECTS
 from skest.heads.base import Head
@@ -22,6 +23,8 @@ from skest.spec import EstimatorSpec
 
 _CENTER, _SCALE, _SHIFT = "target_center", "target_scale", "target_shift"
 _LOW, _HIGH = "target_low", "target_high"
+# Of the center: float32 leaves a tenth of a deviation then.
+_MOST_DEVIATIONS = 1e6
 
 
 class TargetScale(NamedTuple):
@@ -82,6 +85,17 @@ class TargetScale(NamedTuple):
     ) -> "TargetScale":
         infinite = np.full(len(center), np.inf)
         return cls(center, scale, is_linked, -infinite, infinite)
+
+    def warn_of_lost_digits(self) -> None:
+        """Warn if float32, which has 7 digits, can't tell the targets apart."""
+        is_far = np.abs(self.center) > _MOST_DEVIATIONS * self.scale
+        if (is_far & (self.low < self.high) & np.isfinite(self.low)).any():
+            warn(
+                f"y is {np.abs(self.center).max():.3g} in the mean, but varies by "
+                f"{self.scale.min():.3g} only, and predictions are float32, with 7 digits. "
+                "Subtract the mean, e.g. by TransformedTargetRegressor(model, "
+                "transformer=StandardScaler())."
+            )
 
     def unbounded(self) -> "TargetScale":
         """Return this scale without a range for predictions."""
