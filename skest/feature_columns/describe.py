@@ -69,7 +69,7 @@ def _of_frame(column: Any) -> list[Any]:
 def _of_one(column: Any, i: int, name: str) -> Any:
     one = copy.copy(column)
     state = vars(one)
-    for learned in ("center_", "scale_", "fill_", "edges_"):
+    for learned in ("center_", "scale_", "limit_", "fill_", "edges_"):
         if learned in state:
             state[learned] = state[learned][i : i + 1]
     for source in ("source_column", "source_column_"):

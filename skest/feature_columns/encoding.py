@@ -64,6 +64,7 @@ class _Step(NamedTuple):
     dtype: torch.dtype
     center: Tensor | None
     scale: Tensor | None
+    limit: Tensor | None
     n_indicators: int
 
 
@@ -74,13 +75,15 @@ def _step_of(column: Any) -> _Step | None:
     dtype = np.dtype(column.dtype)
     if dtype not in _FLOATS or column.normalizer not in _SCALED:
         return None
-    center = scale = None
+    center = scale = limit = None
     if column.normalizer is not None:
         # What is missing is said by the column, where it encodes.
         if not column.__sklearn_is_fitted__():
             return None
         center = torch.from_numpy(column.center_.astype(dtype))
         scale = torch.from_numpy(column.scale_.astype(dtype))
+        if "limit_" in vars(column):
+            limit = torch.from_numpy(column.limit_.astype(dtype))
     return _Step(
         column.key,
         column.encoded_key,
@@ -88,6 +91,7 @@ def _step_of(column: Any) -> _Step | None:
         torch.float64 if dtype == np.float64 else torch.float32,
         center,
         scale,
+        limit,
         len(column.indicated),
     )
 
@@ -136,6 +140,9 @@ class Arithmetic:
             raw = raw.to(step.dtype, copy=True)
         if step.center is not None and step.scale is not None:
             raw = (raw - step.center) / step.scale
+        if step.limit is not None:
+            # What is infinite becomes NaN rather than the limit.
+            raw = raw.clamp(-step.limit, step.limit) + (raw - raw)
         if step.n_indicators:
             raw = torch.cat([raw, raw.new_zeros(len(raw), step.n_indicators)], dim=1)
         return raw.to(self._dtype)

@@ -69,10 +69,11 @@ def numeric_column(
 default=None
         "standard" subtracts the mean and divides by the standard deviation of the
         training data, "auto" does so unless their quartiles are equal, as those of flags
-        and of counts that are mostly zero, "minmax" maps their range to [0, 1],
-        "quantile" spreads them
-        evenly over [0, 1], as `sklearn.preprocessing.QuantileTransformer` does, "robust"
-        subtracts the median, divides by the distance of the quartiles, and takes
+        and of counts that are mostly zero, and keeps later numbers within twice their
+        greatest distance from the center, "minmax" maps their range to [0, 1],
+        "quantile" spreads them evenly over [0, 1], as
+        `sklearn.preprocessing.QuantileTransformer` does, "robust" subtracts the median,
+        divides by the distance of the quartiles, and takes
         ``x / sqrt(1 + (x / 3) ** 2)``, which is between -3 and 3, of the result; missing
         numbers are left out of the statistics. A callable is TensorFlow's
         ``normalizer_fn``: it takes and returns an array of shape ``(n_rows, *shape)`` and
@@ -147,6 +148,8 @@ class NumericColumn(DenseColumn):
         The output is ``(x - center_) / scale_``, computed in `dtype`, if `normalizer`
         is "standard" (mean, standard deviation), "minmax" (minimum, range), "robust"
         (median, distance of the quartiles), where it is clipped then, or "auto".
+    limit_ : ndarray of float64, shape (n_elements,)
+        What the output is within, up and down, if `normalizer` is "auto".
     quantile_maps_ : list of UniformMap, of length n_elements
         The map of each element, if `normalizer` is "quantile".
     indicated_ : ndarray of int64
@@ -301,6 +304,7 @@ class NumericColumn(DenseColumn):
             for i, element in enumerate(_elements(values, missing, table)):
                 if (distance := distance_of_others(*element)) is not None:
                     learned["center_"][i], learned["scale_"][i] = distance
+            learned["limit_"] = self._limit(values, missing, table, learned)
         elif self.normalizer == "minmax":
             # MinMaxScaler takes no weights; a row of weight 0 is one that is not there.
             counted = slice(None) if weight is None else weight > 0
@@ -321,6 +325,25 @@ class NumericColumn(DenseColumn):
             self._check_statistics(scales)
             learned["center_"], learned["scale_"] = scales.T.copy()
         return learned
+
+    def _limit(
+        self,
+        values: np.ndarray,
+        missing: np.ndarray | None,
+        table: Table,
+        learned: dict[str, Any],
+    ) -> np.ndarray:
+        """Return how far from the center scaled numbers may be.
+
+        A code for a gap that comes later, such as 999, would outweigh all else. Numbers
+        that were always the same have no limit.
+        """
+        known = values if missing is None else with_gaps(values, missing)
+        if table.weight is not None and not table.weight.all():
+            known = known[table.weight > 0]
+        ends = np.array([np.nanmin(known, axis=0), np.nanmax(known, axis=0)])
+        distance = np.abs((ends - learned["center_"]) / learned["scale_"]).max(axis=0)
+        return np.where(distance > 0, 2 * distance, np.inf)
 
     def _check_statistics(self, of_elements: Iterable[Any]) -> None:
         # The square of a number above 1e154 is infinite, and so would be what scales
@@ -428,7 +451,7 @@ class NumericColumn(DenseColumn):
             # What is no number, or too large for one, is still none when it is scaled.
             values = self._scaled(self._cast(raw, copy=True))
             if is_finite(values):
-                return values, None
+                return self._limited(values), None
         values, missing = self._checked(raw, copy=True)
         if fill is not None and missing is not None:
             values = np.where(missing, fill.astype(values.dtype), values)
@@ -449,7 +472,16 @@ class NumericColumn(DenseColumn):
             )
         if self.normalizer == "robust":
             values = smoothly_clipped(values)
-        return values, missing
+        return self._limited(values), missing
+
+    def _limited(self, values: np.ndarray) -> np.ndarray:
+        """Return scaled numbers within the learned limit, in the same memory."""
+        limit = vars(self).get("limit_")
+        if limit is not None:
+            limit = limit.astype(values.dtype)
+            np.minimum(values, limit, out=values)
+            np.maximum(values, -limit, out=values)
+        return values
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
         """Return numbers in the learned scale, in the memory of those given."""

@@ -20,6 +20,7 @@ _DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
 _CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"
 # Nanoseconds, as of pandas, end in 2262, and dates such as 9999-12-31 are common.
 _TIME = np.dtype("datetime64[us]")
+_UTC = ("None", "UTC", "UTC+00:00", "+00:00", "Etc/UTC")
 
 
 def parsed_numeric_column(
@@ -127,18 +128,22 @@ class ParsedColumn(NumericColumn):
 
 
 def _has_zone(cells: Cells) -> bool | None:
-    """Tell whether dates have a time zone, by the first of them; None if there is none."""
+    """Tell whether dates have a time zone other than UTC; None if nothing says so.
+
+    The first of them speaks for all. Those without a zone are in UTC, too.
+    """
     if isinstance(cells, pd.Series) and cells.dtype.kind == "M":
-        return cells.dt.tz is not None
+        dtype: Any = getattr(cells.dtype, "pyarrow_dtype", cells.dtype)
+        return str(getattr(dtype, "tz", None)) not in _UTC
     values = np.asarray(cells).ravel()
     known = np.flatnonzero(~pd.isna(values))
-    if values.dtype.kind != "O" or not len(known):
-        return None if not len(known) else False
+    if not len(known):
+        return None
     first = values[known[0]]
-    # Of a day, a zone says nothing.
     if isinstance(first, str):
-        return without_zone(first) != first if ":" in first else None
-    return first.tzinfo is not None if isinstance(first, datetime) else None
+        # Of a day, a zone says nothing.
+        return isinstance(without_zone(first), datetime) if ":" in first else None
+    return str(getattr(first, "tzinfo", None)) not in _UTC
 
 
 def are_numbers(distinct: np.ndarray) -> bool:

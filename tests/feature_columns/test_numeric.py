@@ -9,10 +9,16 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import r2_score
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from skest import DNNClassifier, DNNLinearCombinedClassifier, LinearClassifier
-from skest.feature_columns import numeric_column
+from skest import (
+    DNNClassifier,
+    DNNLinearCombinedClassifier,
+    DNNRegressor,
+    LinearClassifier,
+)
+from skest.feature_columns import FeatureColumns, numeric_column
 from skest.feature_columns.infer import (
     infer_feature_columns,
     with_feature_names,
@@ -268,3 +274,33 @@ def test_large_integers_that_stay_different_are_fine():
     column = numeric_column("n", dtype="float64", normalizer="standard")
     column.fit({"n": 2**40 + np.arange(100)})
     column.fit({"n": 2**60 + 2**53 * np.arange(100)})
+
+
+def test_auto_keeps_later_numbers_near_those_of_fit():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(300, 2)).round(3), columns=["a", "b"])
+    X["equal"] = 5.0
+    X.loc[0, "a"] = np.nan
+    for columns, given in (
+        ([numeric_column(k, normalizer="auto", default_value="mean") for k in X], X),
+        (
+            [numeric_column("x", 2, normalizer="auto")],
+            {"x": X[["a", "b"]].to_numpy()[1:]},
+        ),
+    ):
+        columns = FeatureColumns(columns)
+        within = columns.fit_transform(given)
+        far = {k: np.full(np.shape(v), 999.0) for k, v in dict(given).items()}
+        # Twice the greatest distance; a column of equal numbers has none.
+        expected = 2 * abs(within).max(axis=0)
+        expected[expected == 0] = 999 - 5
+        assert_allclose(columns.transform(far)[0], expected, rtol=1e-6)
+        with pytest.raises(ValueError, match="inf"):
+            columns.transform({k: v + np.inf for k, v in far.items()})
+
+
+def test_a_code_for_a_gap_that_fit_has_not_seen_does_not_outweigh_all_else():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(1200, 2)), columns=["a", "none"])
+    model = DNNRegressor(max_iter=20, random_state=0).fit(X, 2 * X["a"])
+    assert r2_score(2 * X["a"], model.predict(X.assign(none=999.0))) > 0.9

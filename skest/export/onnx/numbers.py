@@ -263,6 +263,8 @@ class Numbers(NamedTuple):
         What takes the place of missing numbers; without, NaN stays.
     center, scale : ndarray of shape (n_elements,), or None
         What is subtracted, and what the difference is divided by.
+    limit : ndarray of shape (n_elements,), or None
+        What the result is within, up and down.
     is_clipped : bool
         Whether the result is smoothly clipped.
     """
@@ -272,12 +274,13 @@ class Numbers(NamedTuple):
     fill: np.ndarray | None
     center: np.ndarray | None
     scale: np.ndarray | None
+    limit: np.ndarray | None = None
     is_clipped: bool = False
 
     @property
     def steps(self) -> tuple[Any, ...]:
         """The same for numbers that can be computed together."""
-        scaling = self.center is None, self.is_clipped
+        scaling = self.center is None, self.limit is None, self.is_clipped
         return self.raw.dtype, self.dtype, self.fill is None, *scaling
 
     @classmethod
@@ -286,8 +289,9 @@ class Numbers(NamedTuple):
         center = scale = None
         if column.normalizer in _SCALERS:
             center, scale = (column._learned(n, _REMEDY) for n in ("center_", "scale_"))
-        is_clipped = column.normalizer == "robust"
-        return cls(raw, np.dtype(column.dtype), column.fill, center, scale, is_clipped)
+        limit, is_clipped = vars(column).get("limit_"), column.normalizer == "robust"
+        dtype = np.dtype(column.dtype)
+        return cls(raw, dtype, column.fill, center, scale, limit, is_clipped)
 
 
 def computed(parts: Sequence[Numbers]) -> Value:
@@ -303,6 +307,9 @@ def computed(parts: Sequence[Numbers]) -> Value:
             values = where(values.is_nan(), _joined(parts, "fill"), values)
     if first.center is not None:
         values = (values - _joined(parts, "center")) / _joined(parts, "scale")
+    if first.limit is not None:
+        limit = _joined(parts, "limit").astype(values.dtype)
+        values = values.clip(-limit, limit)
     return _smoothly_clipped(values) if first.is_clipped else values
 
 
