@@ -266,6 +266,9 @@ class SkestEstimator(
         for parameter in self._column_parameters:
             columns = getattr(self, f"{parameter}_")
             if columns is not None:
+                # What a network is trained on is never cut off.
+                columns = columns.limited(rows.features)
+                setattr(self, f"{parameter}_", columns)
                 beside |= columns.training_features(
                     rows.features, rows.labels, rows.sample_weight, seed
                 )

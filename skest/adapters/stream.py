@@ -153,6 +153,9 @@ class StreamTrained(SkestEstimator):
         """Check the first batch, and begin a model with it unless there is one."""
         if resume:
             self._check_resumed()
+            for parameter in self._column_parameters:
+                if (columns := getattr(self, f"{parameter}_")) is not None:
+                    setattr(self, f"{parameter}_", columns.unlimited())
         # It is not lost: the source gives it again as the first one to train on.
         batch = source.first_batch()
         if batch is None:

@@ -215,8 +215,9 @@ def _check_bound(model_fn: Callable[..., Any]) -> None:
         for name in () if takes_any else model_fn.keywords:
             if name not in arguments:
                 own = [a for a in arguments if a not in _MODEL_FN_ARGUMENTS]
+                called = getattr(model_fn.func, "__name__", "model_fn")
                 raise TypeError(
-                    f"{model_fn.func.__name__} has no argument {name!r}; it has "
+                    f"{called} has no argument {name!r}; it has "
                     f"{', '.join(own) or 'none of its own'}."
                 )
         model_fn = model_fn.func

@@ -328,15 +328,15 @@ def _warn_of_unwritten(
     estimator: Estimator, train_spec: TrainSpec, specs: Sequence[EvalSpec]
 ) -> None:
     """Tell of early stopping that waits for results that no evaluation writes."""
-    written = {estimator.eval_dir(spec.name): spec.name for spec in specs}
+    found = [estimator.eval_dir(spec.name) for spec in specs]
+    written = {str(path.resolve()) for path in found if path is not None}
     for hook in as_tuple(train_spec.hooks):
         read = hook.eval_dir if isinstance(hook, EarlyStoppingHook) else None
-        if read is not None and read not in written:
-            names = ", ".join(map(repr, written.values()))
+        if read is not None and str(read.resolve()) not in written:
             warn(
-                f"An early stopping hook reads {str(read)!r}, where no EvalSpec writes: "
-                f"their names are {names}. Give the hook "
-                "eval_dir=estimator.eval_dir(name)."
+                f"An early stopping hook reads {str(read)!r}, where no EvalSpec writes, "
+                f"but in {', '.join(map(repr, sorted(written)))}. Give the hook "
+                "eval_dir=estimator.eval_dir(name), with the name of the EvalSpec."
             )
 
 

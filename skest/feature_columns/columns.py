@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`FeatureColumns`: the columns of one model, as one transformer."""
 
+import copy
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, Self
 
@@ -26,6 +27,7 @@ from skest.feature_columns.base import (
 )
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.dense import CategoricalWrapper, EmbeddingColumn
+from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
 
 _WHOLE = "x"  # key of all columns of an array
@@ -135,6 +137,28 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             If the parameter `columns` is wrong.
         """
         return [column for _, column in self._named_active]
+
+    def limited(self, X: Any) -> "FeatureColumns":
+        """Return fitted columns that keep later numbers near those of some rows, too.
+
+        See `NumericColumn.limited`.
+        """
+        table = Table(X)
+        return self._with_numbers(lambda column: column.limited(table))
+
+    def unlimited(self) -> "FeatureColumns":
+        """Return the columns without limits, for rows that nobody has seen yet."""
+        return self._with_numbers(NumericColumn.unlimited)
+
+    def _with_numbers(
+        self, change: Callable[[NumericColumn], NumericColumn]
+    ) -> "FeatureColumns":
+        found = copy.copy(self)
+        found.columns_ = [
+            (name, change(column) if isinstance(column, NumericColumn) else column)
+            for name, column in self.columns_
+        ]
+        return found
 
     @property
     def _named_active(self) -> list[tuple[str, FeatureColumn]]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`numeric_column`: numbers, with the filling of gaps and the scaling they need."""
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,8 +70,7 @@ def numeric_column(
 default=None
         "standard" subtracts the mean and divides by the standard deviation of the
         training data, "auto" does so unless their quartiles are equal, as those of flags
-        and of counts that are mostly zero, and keeps later numbers within twice their
-        greatest distance from the center, "minmax" maps their range to [0, 1],
+        and of counts that are mostly zero, "minmax" maps their range to [0, 1],
         "quantile" spreads them evenly over [0, 1], as
         `sklearn.preprocessing.QuantileTransformer` does, "robust" subtracts the median,
         divides by the distance of the quartiles, and takes
@@ -149,7 +149,8 @@ class NumericColumn(DenseColumn):
         is "standard" (mean, standard deviation), "minmax" (minimum, range), "robust"
         (median, distance of the quartiles), where it is clipped then, or "auto".
     limit_ : ndarray of float64, shape (n_elements,)
-        What the output is within, up and down, if `normalizer` is "auto".
+        What the output is within, up and down, if `normalizer` is "auto" and the column
+        is one of a fitted estimator.
     quantile_maps_ : list of UniformMap, of length n_elements
         The map of each element, if `normalizer` is "quantile".
     indicated_ : ndarray of int64
@@ -304,7 +305,6 @@ class NumericColumn(DenseColumn):
             for i, element in enumerate(_elements(values, missing, table)):
                 if (distance := distance_of_others(*element)) is not None:
                     learned["center_"][i], learned["scale_"][i] = distance
-            learned["limit_"] = self._limit(values, missing, table, learned)
         elif self.normalizer == "minmax":
             # MinMaxScaler takes no weights; a row of weight 0 is one that is not there.
             counted = slice(None) if weight is None else weight > 0
@@ -325,25 +325,6 @@ class NumericColumn(DenseColumn):
             self._check_statistics(scales)
             learned["center_"], learned["scale_"] = scales.T.copy()
         return learned
-
-    def _limit(
-        self,
-        values: np.ndarray,
-        missing: np.ndarray | None,
-        table: Table,
-        learned: dict[str, Any],
-    ) -> np.ndarray:
-        """Return how far from the center scaled numbers may be.
-
-        A code for a gap that comes later, such as 999, would outweigh all else. Numbers
-        that were always the same have no limit.
-        """
-        known = values if missing is None else with_gaps(values, missing)
-        if table.weight is not None and not table.weight.all():
-            known = known[table.weight > 0]
-        ends = np.array([np.nanmin(known, axis=0), np.nanmax(known, axis=0)])
-        distance = np.abs((ends - learned["center_"]) / learned["scale_"]).max(axis=0)
-        return np.where(distance > 0, 2 * distance, np.inf)
 
     def _check_statistics(self, of_elements: Iterable[Any]) -> None:
         # The square of a number above 1e154 is infinite, and so would be what scales
@@ -473,6 +454,29 @@ class NumericColumn(DenseColumn):
         if self.normalizer == "robust":
             values = smoothly_clipped(values)
         return self._limited(values), missing
+
+    def limited(self, table: Table) -> "NumericColumn":
+        """Return the column with a limit for numbers that come later.
+
+        A code for a gap, such as 999, would outweigh all else. Twice the greatest distance
+        of the rows from the center, or of rows before, is not beyond it; numbers that were
+        always the same have no limit.
+        """
+        if self.normalizer != "auto":
+            return self
+        raw = self._cells(table)
+        low, high = np.fmin.reduce(raw), np.fmax.reduce(raw)  # without NaN
+        ends = self._scaled(self._cast(np.stack([low, high]), copy=True))
+        limit = np.where(low < high, 2 * np.abs(ends).max(axis=0), np.inf)
+        other = copy.copy(self)
+        other.limit_ = np.maximum(limit, vars(self).get("limit_", 0.0))
+        return other
+
+    def unlimited(self) -> "NumericColumn":
+        """Return the column without a limit."""
+        other = copy.copy(self)
+        other.__dict__.pop("limit_", None)
+        return other
 
     def _limited(self, values: np.ndarray) -> np.ndarray:
         """Return scaled numbers within the learned limit, in the same memory."""

@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Hashable
-from datetime import date, datetime
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ _DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
 _CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"
 # Nanoseconds, as of pandas, end in 2262, and dates such as 9999-12-31 are common.
 _TIME = np.dtype("datetime64[us]")
-_UTC = ("None", "UTC", "UTC+00:00", "+00:00", "Etc/UTC")
+_UTC = ("UTC", "UTC+00:00", "+00:00", "Etc/UTC", "Etc/GMT", "GMT", "Zulu")
 
 
 def parsed_numeric_column(
@@ -128,22 +128,24 @@ class ParsedColumn(NumericColumn):
 
 
 def _has_zone(cells: Cells) -> bool | None:
-    """Tell whether dates have a time zone other than UTC; None if nothing says so.
+    """Tell whether dates have a time zone, by the first of them.
 
-    The first of them speaks for all. Those without a zone are in UTC, too.
+    None if nothing says so: in UTC it may be left out.
     """
     if isinstance(cells, pd.Series) and cells.dtype.kind == "M":
         dtype: Any = getattr(cells.dtype, "pyarrow_dtype", cells.dtype)
-        return str(getattr(dtype, "tz", None)) not in _UTC
-    values = np.asarray(cells).ravel()
-    known = np.flatnonzero(~pd.isna(values))
-    if not len(known):
-        return None
-    first = values[known[0]]
-    if isinstance(first, str):
-        # Of a day, a zone says nothing.
-        return isinstance(without_zone(first), datetime) if ":" in first else None
-    return str(getattr(first, "tzinfo", None)) not in _UTC
+        zone = getattr(dtype, "tz", None)
+    else:
+        values = np.asarray(cells).ravel()
+        known = np.flatnonzero(~pd.isna(values))
+        first = values[known[0]] if len(known) else ""
+        zone = getattr(first, "tzinfo", None)
+        if isinstance(first, str):
+            # Of a day, a zone says nothing.
+            if ":" not in first or first.endswith(("Z", "+00:00")):
+                return None
+            zone = without_zone(first) if without_zone(first) != first else None
+    return None if str(zone) in _UTC else zone is not None
 
 
 def are_numbers(distinct: np.ndarray) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Table`: one read-only view over every kind of input that has columns."""
 
+import contextlib
 import difflib
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn, TypeVar
@@ -350,8 +351,10 @@ class Table:
         for key in self.keys:
             if not self.holds_sparse(key) and self.flat(key) is None:
                 cells = np.asarray(self.cells(key))
-                if cells.ndim == 1:
-                    hashes = hashes * _ODD + pd.util.hash_array(cells)
+                # What can't be hashed makes no rows differ; others will refuse it.
+                with contextlib.suppress(TypeError, ValueError):
+                    if cells.ndim == 1:
+                        hashes = hashes * _ODD + pd.util.hash_array(cells)
         return hashes
 
     def learned(self, what: Hashable, learn: Callable[[], T]) -> T:

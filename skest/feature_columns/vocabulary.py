@@ -118,17 +118,19 @@ class VocabularyColumn(KeyedCategoricalColumn):
         """Type of the values, "string" or "int64", or None if it is still unknown."""
         return self.dtype
 
-    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
-        vocabulary = self.vocabulary
-        given = distinct.tolist()
-        if not _OF_BOOLEANS.isdisjoint(given[:9]) and {*vocabulary} == {
-            "False",
-            "True",
-        }:
+    def _check_spelling(self, given: list[Any]) -> None:
+        if {*self.vocabulary} == {"False", "True"}:
             raise ValueError(
                 f"Column {self.key!r} holds {given}, where fit has seen True and False. "
                 "Convert it, e.g. by .map({'true': True, 'false': False})."
             )
+
+    def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
+        vocabulary = self.vocabulary
+        given = distinct.tolist()
+        is_learned = getattr(self, "vocabulary_list", ()) is None
+        if is_learned and len(given) < 9 and not _OF_BOOLEANS.isdisjoint(given):
+            self._check_spelling(given)
         found = map(vocabulary.get, given, repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))
         # Behind the vocabulary come the buckets, as in index_table_from_tensor of

@@ -374,10 +374,12 @@ class _OneShot:
 
 
 def _as_source(source: Any) -> Any:
-    # A frame gives the names of its columns, a string its letters, and a pair of features
-    # and labels two elements: never what is meant.
-    is_table = isinstance(source, Mapping | str | bytes | tuple) or hasattr(
-        type(source), "columns"
+    # A frame gives the names of its columns, a string its letters, and features with
+    # labels two elements: never what is meant.
+    is_table = (
+        isinstance(source, Mapping | str | bytes)
+        or hasattr(type(source), "columns")
+        or _is_pair(source)
     )
     if not is_table:
         source = repeatable(source)
@@ -390,6 +392,18 @@ def _as_source(source: Any) -> Any:
         f"returns one; got {type(source).__name__}. For a table in memory, use "
         "skest.inputs.ArrayDataset(features, labels); Pipeline(dataset).unbatch() has its "
         "rows."
+    )
+
+
+def _is_pair(source: Any) -> bool:
+    """Tell whether these are features by name and labels, or arrays of unequal shape."""
+    if not isinstance(source, tuple) or len(source) != 2:
+        return False
+    shapes: list[Any] = [getattr(part, "shape", None) for part in source]
+    is_named = isinstance(source[0], Mapping) and not isinstance(source[1], Mapping)
+    are_arrays = None not in shapes and shapes[0][:1] == shapes[1][:1]
+    return (is_named and shapes[1] is not None) or (
+        are_arrays and shapes[0] != shapes[1]
     )
 
 

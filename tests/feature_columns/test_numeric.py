@@ -276,6 +276,19 @@ def test_large_integers_that_stay_different_are_fine():
     column.fit({"n": 2**60 + 2**53 * np.arange(100)})
 
 
+def test_what_is_trained_on_is_never_cut_off():
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"a": np.sort(rng.uniform(0, 10, 1200)), "equal": 0.1})
+    y = 3 * X["a"]
+    model = DNNRegressor((32,), random_state=0)
+    for start in [*range(0, 1200, 200)] * 20:
+        model.partial_fit(X[start : start + 200], y[start : start + 200])
+    assert r2_score(y, model.predict(X)) > 0.95
+    model = DNNRegressor((32,), max_iter=30, random_state=0, warm_start=True)
+    model.fit(X[:300], y[:300]).fit(X, y)
+    assert r2_score(y, model.predict(X)) > 0.95
+
+
 def test_auto_keeps_later_numbers_near_those_of_fit():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(300, 2)).round(3), columns=["a", "b"])
@@ -288,8 +301,9 @@ def test_auto_keeps_later_numbers_near_those_of_fit():
             {"x": X[["a", "b"]].to_numpy()[1:]},
         ),
     ):
-        columns = FeatureColumns(columns)
-        within = columns.fit_transform(given)
+        columns = FeatureColumns(columns).fit(given)
+        within = columns.transform(given)
+        columns = columns.limited(given)
         far = {k: np.full(np.shape(v), 999.0) for k, v in dict(given).items()}
         # Twice the greatest distance; a column of equal numbers has none.
         expected = 2 * abs(within).max(axis=0)

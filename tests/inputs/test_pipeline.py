@@ -191,8 +191,24 @@ def test_an_iterator_can_be_read_once():
         pipeline.repeat()
 
 
+def test_tuples_of_batches_are_elements():
+    assert len(list(Pipeline(torch.ones(6, 2).split(3)))) == 2
+    assert list(Pipeline((({"x": 1}, 2), ({"x": 3}, 4)))) == [
+        ({"x": 1}, 2),
+        ({"x": 3}, 4),
+    ]
+
+
 def test_other_sources_are_refused():
-    for source in [3, None, "text", {"x": [1]}, ([1], [2]), pd.DataFrame({"x": [1]})]:
+    for source in [
+        3,
+        None,
+        "text",
+        {"x": [1]},
+        (np.ones((3, 2)), np.ones(3)),
+        ({"x": [1]}, np.ones(1)),
+        pd.DataFrame({"x": [1]}),
+    ]:
         with pytest.raises(
             TypeError, match=f"got {type(source).__name__}. For a table .*ArrayDataset"
         ):

@@ -309,7 +309,8 @@ def computed(parts: Sequence[Numbers]) -> Value:
         values = (values - _joined(parts, "center")) / _joined(parts, "scale")
     if first.limit is not None:
         limit = _joined(parts, "limit").astype(values.dtype)
-        values = values.clip(-limit, limit)
+        # What is infinite becomes NaN rather than the limit.
+        values = values.clip(-limit, limit) + (values - values)
     return _smoothly_clipped(values) if first.is_clipped else values
 
 
