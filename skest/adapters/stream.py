@@ -171,6 +171,9 @@ class StreamTrained(SkestEstimator):
             for parameter, ready in columns.items():
                 setattr(self, f"{parameter}_", ready)
             self._forget(rows)
+        # Later batches may have numbers that are greater.
+        if self._scale is not None:
+            self._scale = self._scale.unbounded()
         return rows
 
     def _ready_columns(self, rows: Rows) -> dict[str, FeatureColumns | None]:

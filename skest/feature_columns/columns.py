@@ -139,12 +139,19 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         return [column for _, column in self._named_active]
 
     def limited(self, X: Any) -> "FeatureColumns":
-        """Return fitted columns that keep later numbers near those of some rows, too.
+        """Return fitted columns that keep later numbers near those of these rows.
 
         See `NumericColumn.limited`.
         """
         table = Table(X)
         return self._with_numbers(lambda column: column.limited(table))
+
+    def widened(self, X: Any) -> "FeatureColumns":
+        """Return the columns with limits for these rows, too, where there are limits."""
+        table = Table(X)
+        return self._with_numbers(
+            lambda column: column.limited(table) if "limit_" in vars(column) else column
+        )
 
     def unlimited(self) -> "FeatureColumns":
         """Return the columns without limits, for rows that nobody has seen yet."""

@@ -467,9 +467,10 @@ class NumericColumn(DenseColumn):
         raw = self._cells(table)
         low, high = np.fmin.reduce(raw), np.fmax.reduce(raw)  # without NaN
         ends = self._scaled(self._cast(np.stack([low, high]), copy=True))
-        limit = np.where(low < high, 2 * np.abs(ends).max(axis=0), np.inf)
+        limit = 2 * np.abs(ends).max(axis=0)
         other = copy.copy(self)
-        other.limit_ = np.maximum(limit, vars(self).get("limit_", 0.0))
+        known = vars(self).get("limit_", np.where(low < high, 0, np.inf))
+        other.limit_ = np.fmax(limit, known)
         return other
 
     def unlimited(self) -> "NumericColumn":

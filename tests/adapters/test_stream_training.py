@@ -5,8 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.metrics import r2_score
 
-from skest import DNNClassifier, LinearClassifier
+from skest import DNNClassifier, DNNRegressor, LinearClassifier
 from skest import feature_columns as fc
 from skest.inputs import ArrayDataset, parquet_input_fn
 from tests.adapters._families import FAMILIES, rows_for
@@ -164,3 +165,16 @@ def test_an_unknown_class_leaves_the_model_as_it_was(table):
     assert model.n_steps_ == 10
     with pytest.raises(ValueError, match=r"not the same as in the first call"):
         model.train(stream(X, y), classes=[0, 1, 2])
+
+
+@pytest.mark.parametrize("begun_by_fit", [False, True])
+def test_later_batches_may_be_beyond_the_first(begun_by_fit):
+    x = np.linspace(0, 10, 2000)
+    batches = [({"x": x[i : i + 100]}, 3 * x[i : i + 100]) for i in range(0, 2000, 100)]
+    column = fc.numeric_column("x", normalizer="auto" if begun_by_fit else None)
+    model = DNNRegressor((16,), feature_columns=[column], random_state=0)
+    if begun_by_fit:
+        model.set_params(max_iter=5).fit({"x": x[:200]}, 3 * x[:200])
+    for _ in range(40):
+        model.train(lambda: batches)
+    assert r2_score(3 * x, model.predict({"x": x})) > 0.95
