@@ -258,7 +258,7 @@ class SkestEstimator(
                     # A network to start from was trained on numbers in its own scale.
                     if self.warm_start_from is not None:
                         columns = with_source_statistics(self, parameter, columns)
-                    columns = columns.limited(rows.features)
+                    columns = columns._with_limits(rows.features)
                 setattr(self, f"{parameter}_", columns)
 
     def _as_training_rows(self, rows: Rows, seed: int | None) -> Rows:
@@ -268,7 +268,7 @@ class SkestEstimator(
             columns = getattr(self, f"{parameter}_")
             if columns is not None:
                 # What a network is trained on is never cut off.
-                columns = columns.widened(rows.features)
+                columns = columns._with_wider_limits(rows.features)
                 setattr(self, f"{parameter}_", columns)
                 beside |= columns.training_features(
                     rows.features, rows.labels, rows.sample_weight, seed

@@ -155,7 +155,7 @@ class StreamTrained(SkestEstimator):
             self._check_resumed()
             for parameter in self._column_parameters:
                 if (columns := getattr(self, f"{parameter}_")) is not None:
-                    setattr(self, f"{parameter}_", columns.unlimited())
+                    setattr(self, f"{parameter}_", columns._without_limits())
         # It is not lost: the source gives it again as the first one to train on.
         batch = source.first_batch()
         if batch is None:

@@ -138,24 +138,26 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         """
         return [column for _, column in self._named_active]
 
-    def limited(self, X: Any) -> "FeatureColumns":
+    def _with_limits(self, X: Any) -> "FeatureColumns":
         """Return fitted columns that keep later numbers near those of these rows.
 
-        See `NumericColumn.limited`.
+        See `NumericColumn._with_limit`.
         """
         table = Table(X)
-        return self._with_numbers(lambda column: column.limited(table))
+        return self._with_numbers(lambda column: column._with_limit(table))
 
-    def widened(self, X: Any) -> "FeatureColumns":
+    def _with_wider_limits(self, X: Any) -> "FeatureColumns":
         """Return the columns with limits for these rows, too, where there are limits."""
         table = Table(X)
         return self._with_numbers(
-            lambda column: column.limited(table) if "limit_" in vars(column) else column
+            lambda column: (
+                column._with_limit(table) if "limit_" in vars(column) else column
+            )
         )
 
-    def unlimited(self) -> "FeatureColumns":
+    def _without_limits(self) -> "FeatureColumns":
         """Return the columns without limits, for rows that nobody has seen yet."""
-        return self._with_numbers(NumericColumn.unlimited)
+        return self._with_numbers(NumericColumn._without_limit)
 
     def _with_numbers(
         self, change: Callable[[NumericColumn], NumericColumn]

@@ -455,14 +455,14 @@ class NumericColumn(DenseColumn):
             values = smoothly_clipped(values)
         return self._limited(values), missing
 
-    def limited(self, table: Table) -> "NumericColumn":
+    def _with_limit(self, table: Table) -> "NumericColumn":
         """Return the column with a limit for numbers that come later.
 
         A code for a gap, such as 999, would outweigh all else. Twice the greatest distance
         of the rows from the center, or of rows before, is not beyond it; numbers that were
         always the same have no limit.
         """
-        if self.normalizer != "auto":
+        if self.normalizer != "auto" or self.length_key is not None:
             return self
         raw = self._cells(table)
         low, high = np.fmin.reduce(raw), np.fmax.reduce(raw)  # without NaN
@@ -473,7 +473,7 @@ class NumericColumn(DenseColumn):
         other.limit_ = np.fmax(limit, known)
         return other
 
-    def unlimited(self) -> "NumericColumn":
+    def _without_limit(self) -> "NumericColumn":
         """Return the column without a limit."""
         other = copy.copy(self)
         other.__dict__.pop("limit_", None)

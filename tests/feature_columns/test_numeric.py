@@ -303,7 +303,7 @@ def test_auto_keeps_later_numbers_near_those_of_fit():
     ):
         columns = FeatureColumns(columns).fit(given)
         within = columns.transform(given)
-        columns = columns.limited(given)
+        columns = columns._with_limits(given)
         far = {k: np.full(np.shape(v), 999.0) for k, v in dict(given).items()}
         # Twice the greatest distance; a column of equal numbers has none.
         expected = 2 * abs(within).max(axis=0)
