@@ -105,14 +105,14 @@ class ParsedColumn(NumericColumn):
     def _learn(self, table: Table) -> dict[str, Any]:
         learned = super()._learn(table)
         if self.parse != "number":
-            learned["has_zone_"] = _has_zone(table.cells(self.key))
+            learned["has_zone_"] = _has_zone_of(table, self.key)
         return learned
 
     def _raw(self, table: Table) -> np.ndarray:
         cells = table.cells(self.key)
         if self.parse != "number":
             known = vars(self).get("has_zone_")
-            if known is not None and _has_zone(cells) not in (None, known):
+            if known is not None and _has_zone_of(table, self.key) not in (None, known):
                 warn(
                     f"Column {self.key!r} had dates with{'out' * (not known)} a time zone "
                     f"in fit, and has dates with{'out' * known} one now. Those without are "
@@ -125,6 +125,11 @@ class ParsedColumn(NumericColumn):
         # Once for the number and for the piecewise-linear column beside it.
         parse = partial(_parsed, cells, self.key, _number, np.dtype(np.float64))
         return table.learned(("parsed numbers", self.key), parse)
+
+
+def _has_zone_of(table: Table, key: Key) -> bool | None:
+    # Each part asks, as in `_times_of`.
+    return table.learned(("has zone", key), partial(_has_zone, table.cells(key)))
 
 
 def _has_zone(cells: Cells) -> bool | None:
