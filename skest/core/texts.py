@@ -20,7 +20,8 @@ def without_zone(cell: Any) -> Any:
     Raises
     ------
     ValueError
-        If a string with an offset is no date, or leaves the years 1 to 9999.
+        If a string is neither a `DATE` nor a missing one ("" or "NaT"), or one with an
+        offset leaves the years 1 to 9999.
 
     Examples
     --------
@@ -31,6 +32,9 @@ def without_zone(cell: Any) -> Any:
     '2026-01-31'
     """
     if isinstance(cell, str):
+        # NumPy takes "20260131" for a year, and reads the clock for "now".
+        if cell not in ("", "NaT") and not DATE.fullmatch(cell):
+            raise ValueError(f"{cell!r} is no date")
         # UTC is what comes out anyway: no datetime is made of such a string.
         cell = cell.removesuffix("Z").removesuffix("+00:00")
         if _WITH_OFFSET.fullmatch(cell):

@@ -244,6 +244,9 @@ class Feature:
         if _is_missing(cell) or cell == "":
             return np.datetime64("NaT", "us")
         try:
+            # To NumPy, True is a number and bytes are text; to feature columns, no dates.
+            if isinstance(cell, bool | np.bool_ | bytes):
+                raise TypeError(cell)
             cell = without_zone(cell)
             # datetime64 takes a number with its unit only.
             is_number = isinstance(cell, int | np.integer)

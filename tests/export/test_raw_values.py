@@ -190,8 +190,9 @@ def test_dates():
     assert feature.feed(pd.to_datetime(first[:1])).tolist() == [[10**6]]
     with pytest.raises(ValueError, match="'t' has a missing value"):
         feature.feed([None])
-    with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO form"):
-        feature.feed(["soon"])
+    for wrong in ("soon", "today", "20240301", "1709251200", b"2024-03-01", True):
+        with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO"):
+            feature.feed([wrong])
 
 
 def test_numbers_that_are_written_as_strings(tmp_path):
