@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written in one text: several values between delimiters, or a date."""
+"""What is written in one text: several values between delimiters, a date, a boolean."""
 
 import re
 from collections.abc import Iterable
@@ -47,6 +47,9 @@ def without_zone(cell: Any) -> Any:
             raise ValueError(str(error)) from None
     return cell
 
+
+#: What other programs write for True and False.
+OF_BOOLEANS = frozenset(("true", "false", "TRUE", "FALSE", "t", "f"))
 
 #: The delimiter that stands for the words of a text.
 WORDS = r"\w+"
