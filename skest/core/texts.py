@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written in one text: several values between delimiters, a date, a boolean."""
+"""What is written in a text: values between delimiters, a date, a number or a boolean."""
 
 import re
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -46,6 +47,22 @@ def without_zone(cell: Any) -> Any:
         except OverflowError as error:
             raise ValueError(str(error)) from None
     return cell
+
+
+def is_plain_number(text: str) -> bool:
+    """Tell whether the graph of an export reads a number as `float` does.
+
+    It fails at digits of other scripts.
+
+    Examples
+    --------
+    >>> from skest.core.texts import is_plain_number
+    >>> [is_plain_number(text) for text in ("1e3 ", "1_000", "1e-400")]
+    [True, False, False]
+    """
+    is_zero = not any(digit in text for digit in "123456789")
+    is_read = is_zero or not abs(float(text)) < sys.float_info.min
+    return is_read and text.rstrip().isascii() and "_" not in text
 
 
 #: What other programs write for True and False.

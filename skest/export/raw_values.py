@@ -8,6 +8,7 @@ the manifest says, and what is no text or number is refused by name.
 """
 
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from reprlib import repr as shortened
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.core.texts import OF_BOOLEANS, split_text, without_zone
+from skest.core.texts import OF_BOOLEANS, is_plain_number, split_text, without_zone
 
 Parts = Mapping[str, Sequence[str]]
 
@@ -324,8 +325,8 @@ class Feature:
             cells = [cell if type(cell) is str else self._text(cell) for cell in cells]
         # A set: columns of numbers in texts repeat, and each check costs a float().
         if self._numbers_only:
-            for cell in set(cells):
-                self._check_number(cell)
+            read = {cell: self._number_text(cell) for cell in set(cells)}
+            cells = [read[cell] for cell in cells]
         if self._are_booleans and not OF_BOOLEANS.isdisjoint(cells):
             wrong = next(cell for cell in cells if cell in OF_BOOLEANS)
             raise ValueError(
@@ -341,21 +342,24 @@ class Feature:
             ) from None
         return _objects(cells, array.shape)
 
-    def _check_number(self, text: str) -> None:
-        """Refuse what is no number; a graph would read "12 rooms" as 12."""
+    def _number_text(self, text: str) -> str:
+        """Return a number as a graph reads it, which would read "12 rooms" as 12."""
         if text in BLANKS:
             self._known_missing()
-            return
+            return text
         try:
-            # Python reads "1_000" as a number, and a graph does not.
-            is_number = not math.isinf(float(text)) and "_" not in text
+            number = float(text)
         except ValueError:
-            is_number = False
-        if not is_number:
+            number = math.inf
+        if math.isinf(number):
             raise ValueError(
                 f"The feature {self.name!r} takes numbers, written as texts; got "
                 f"{shortened(text)}."
             )
+        if is_plain_number(text):
+            return text
+        # As categories, both are unknown: fit makes none of what graphs do not read.
+        return f"{0.0 if abs(number) < sys.float_info.min else number:.17e}"
 
     def _text(self, cell: Any) -> str:
         if isinstance(cell, str):
