@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from skest.core.checks import FormerArguments, Several, as_tuple, check_positive
+from skest.core.checks import (
+    FormerArguments,
+    Several,
+    as_tuple,
+    check_positive,
+    requires,
+)
 from skest.keys import MetricKeys, ModeKeys
 from skest.optimizers.schedules import check_lr_scheduler, missing_function_lrs
 
@@ -105,8 +111,9 @@ iterable of Hook, default=()
     ------
     ValueError
         If the mode is unknown, something that the mode requires is missing, a metric
-        has a reserved name, `clip_norm` is not positive, a scheduler waits for a metric
-        (``ReduceLROnPlateau``) or changes a rate that is a function.
+        has a reserved name, `clip_norm` is not positive, an optimizer computes the loss
+        itself (``LBFGS``), a scheduler waits for a metric (``ReduceLROnPlateau``) or
+        changes a rate that is a function.
     TypeError
         If a field has the wrong type.
 
@@ -196,6 +203,12 @@ iterable of Hook, default=()
                     "'optimizer' of an EstimatorSpec must be a torch.optim.Optimizer or "
                     f"a sequence of them; got {type(optimizer).__name__}. Names and "
                     "classes become one with skest.optimizers.make_optimizer."
+                )
+            if requires(optimizer.step, "closure"):
+                raise ValueError(
+                    f"'optimizer' of an EstimatorSpec is {type(optimizer).__name__}, "
+                    "which computes the loss several times in a step; training computes "
+                    "it once for a batch. Use another, such as torch.optim.Adam."
                 )
         for scheduler in _as_tuple(self.lr_scheduler):
             check_lr_scheduler(scheduler)

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import gzip
 import importlib
 import json
 import os
@@ -43,6 +44,7 @@ def home(tmp_path_factory):
     table.drop(columns=["id", "rich"])[:7].to_csv(home / "new.csv", index=False)
     (home / "semicolons.csv").write_text("a;b\n1;2\n3;4\n")
     (home / "empty.csv").write_text("")
+    (home / "cut.csv.gz").write_bytes(gzip.compress(b"a,b\n1,x\n3,x\n")[:-9])
     (home / "constant.csv").write_text("a,b\n1,x\n3,x\n")
     (home / "names.csv").write_text("a,b\n1,x\n3,y\n")
     (home / "other").mkdir()
@@ -236,6 +238,10 @@ def test_numbers_are_predicted(home, capsys):
     [
         ("train no.csv --target a -o m", "'no.csv' can't be read: No such file"),
         ("train empty.csv --target a -o m", "'empty.csv' is no table"),
+        (
+            "train cut.csv.gz --target a -o m",
+            "'cut.csv.gz' is no table that can be read",
+        ),
         ("train people.csv --target RICH -o m", "mean 'rich'? There is: id, age, city"),
         ("train semicolons.csv --target b -o m", "give their --separator"),
         ("train people.csv --target rich -o other", "something else at 'other'"),

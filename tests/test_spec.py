@@ -134,6 +134,13 @@ def test_a_norm_to_clip_at_is_positive():
             EstimatorSpec(ModeKeys.TRAIN, **COMPLETE, clip_norm=clip_norm)
 
 
+def test_optimizers_that_compute_the_loss_themselves_are_refused():
+    optimizer = torch.optim.LBFGS(NETWORK.parameters())
+    for given in (optimizer, [OPTIMIZER, optimizer]):
+        with pytest.raises(ValueError, match=r"'optimizer' .* is LBFGS, .*optim\.Adam"):
+            EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, "optimizer": given})
+
+
 def test_a_rate_that_is_a_function_gets_its_scheduler_once():
     optimizers = [
         make_optimizer("sgd", NETWORK.parameters(), rate)

@@ -67,6 +67,9 @@ def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
     ImportError
         If Parquet can't be read.
     """
+    import zlib
+    from zipfile import BadZipFile
+
     import pandas as pd
 
     with explained(
@@ -82,7 +85,8 @@ def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
             raise ImportError(
                 "Parquet files need pyarrow. Install it by `pip install pyarrow`."
             ) from None
-        except (ValueError, OverflowError) as error:  # of pandas, pyarrow, and UTF-8
+        # Of pandas, pyarrow and UTF-8; the last three of compressed files.
+        except (ValueError, OverflowError, EOFError, BadZipFile, zlib.error) as error:
             reason = str(error).strip().rstrip(".")
             raise ValueError(
                 f"{path!r} is no table that can be read: {reason}. Give a CSV file in "

@@ -175,6 +175,20 @@ def check_input_fn(input_fn: Any, owner: str | None = None) -> None:
         )
 
 
+def requires(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function has a parameter of that name and without a default.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from skest.core.checks import requires
+    >>> [requires(cls.step, "closure") for cls in (torch.optim.SGD, torch.optim.LBFGS)]
+    [False, True]
+    """
+    parameter = inspect.signature(function).parameters.get(name)
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
 def arguments_named(
     function: Callable[..., Any], known: Collection[str]
 ) -> tuple[list[str], list[str]]:

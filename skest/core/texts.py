@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written in one text: several values between delimiters, or a date."""
+"""What is written in a text: values between delimiters, a date, a number or a boolean."""
 
 import re
+import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +21,8 @@ def without_zone(cell: Any) -> Any:
     Raises
     ------
     ValueError
-        If a string with an offset is no date, or leaves the years 1 to 9999.
+        If a string is neither a `DATE` nor a missing one ("" or "NaT"), or one with an
+        offset leaves the years 1 to 9999.
 
     Examples
     --------
@@ -31,6 +33,9 @@ def without_zone(cell: Any) -> Any:
     '2026-01-31'
     """
     if isinstance(cell, str):
+        # NumPy takes "20260131" for a year, and reads the clock for "now".
+        if cell not in ("", "NaT") and not DATE.fullmatch(cell):
+            raise ValueError(f"{cell!r} is no date")
         # UTC is what comes out anyway: no datetime is made of such a string.
         cell = cell.removesuffix("Z").removesuffix("+00:00")
         if _WITH_OFFSET.fullmatch(cell):
@@ -43,6 +48,25 @@ def without_zone(cell: Any) -> Any:
             raise ValueError(str(error)) from None
     return cell
 
+
+def is_plain_number(text: str) -> bool:
+    """Tell whether the graph of an export reads a number as `float` does.
+
+    It fails at digits of other scripts.
+
+    Examples
+    --------
+    >>> from skest.core.texts import is_plain_number
+    >>> [is_plain_number(text) for text in ("1e3 ", "1_000", "1e-400")]
+    [True, False, False]
+    """
+    is_zero = not any(digit in text for digit in "123456789")
+    is_read = is_zero or not abs(float(text)) < sys.float_info.min
+    return is_read and text.rstrip().isascii() and "_" not in text
+
+
+#: What other programs write for True and False.
+OF_BOOLEANS = frozenset(("true", "false", "TRUE", "FALSE", "t", "f"))
 
 #: The delimiter that stands for the words of a text.
 WORDS = r"\w+"

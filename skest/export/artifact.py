@@ -226,6 +226,7 @@ def _check_feature(where: str, feature: Any) -> None:
         # An empty one divides nothing.
         "delimiter": isinstance(feature.get("delimiter"), str) and feature["delimiter"],
         "texts_only": isinstance(feature.get("texts_only"), bool),
+        "booleans": dtype == "string" and isinstance(feature.get("booleans"), bool),
         "numbers_only": dtype == "string"
         and isinstance(feature.get("numbers_only"), bool),
         "from_texts": dtype not in ("string", "bool")

@@ -8,6 +8,7 @@ the manifest says, and what is no text or number is refused by name.
 """
 
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from reprlib import repr as shortened
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.core.texts import split_text, without_zone
+from skest.core.texts import OF_BOOLEANS, is_plain_number, split_text, without_zone
 
 Parts = Mapping[str, Sequence[str]]
 
@@ -168,8 +169,9 @@ class Feature:
         `skest.core.texts`);
         ``columns``, if it is made of several columns of a table; ``texts_only``, if an
         integer is no text; ``numbers_only``, if a text must be a number or blank;
-        ``from_texts``, if a number may be written as a text; and ``unit``, if the
-        numbers are dates: microseconds since 1970.
+        ``from_texts``, if a number may be written as a text; ``booleans``, if "true" is
+        none of "True" and "False"; and ``unit``, if the numbers are dates: microseconds
+        since 1970.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -181,6 +183,7 @@ class Feature:
         self._texts_only = bool(spec.get("texts_only"))
         self._numbers_only = bool(spec.get("numbers_only"))
         self._from_texts = bool(spec.get("from_texts"))
+        self._are_booleans = bool(spec.get("booleans"))
         self._is_date = spec.get("unit") is not None
         self._is_vector = self.shape[1:] not in ((), (1,))
         missing = spec.get("missing")
@@ -244,6 +247,9 @@ class Feature:
         if _is_missing(cell) or cell == "":
             return np.datetime64("NaT", "us")
         try:
+            # To NumPy, True is a number and bytes are text; to feature columns, no dates.
+            if isinstance(cell, bool | np.bool_ | bytes):
+                raise TypeError(cell)
             cell = without_zone(cell)
             # datetime64 takes a number with its unit only.
             is_number = isinstance(cell, int | np.integer)
@@ -303,13 +309,13 @@ class Feature:
             if self._delimiter is None:
                 return list(cell)
             return [part for item in cell for part in self._parts(item)]
-        return [] if _is_missing(cell) else [cell]
+        return [] if _is_missing(cell) else self._parts(cell)
 
     def _parts(self, value: Any) -> list[Any]:
         """Split a text, of which there may be several in a cell."""
-        if self._delimiter is None or not isinstance(value, str):
-            return [value]
-        return split_text(value, self._delimiter)
+        if self._delimiter is not None and (isinstance(value, str) or _is_named(value)):
+            return split_text(str(value), self._delimiter)
+        return [value]
 
     def _texts(self, values: Any) -> NDArray[Any]:
         array = np.asarray(values, dtype=object)
@@ -319,8 +325,14 @@ class Feature:
             cells = [cell if type(cell) is str else self._text(cell) for cell in cells]
         # A set: columns of numbers in texts repeat, and each check costs a float().
         if self._numbers_only:
-            for cell in set(cells):
-                self._check_number(cell)
+            read = {cell: self._number_text(cell) for cell in set(cells)}
+            cells = [read[cell] for cell in cells]
+        if self._are_booleans and not OF_BOOLEANS.isdisjoint(cells):
+            wrong = next(cell for cell in cells if cell in OF_BOOLEANS)
+            raise ValueError(
+                f"The feature {self.name!r} takes True and False; got the text "
+                f"{wrong!r}, which is neither. Convert it as for the training."
+            )
         try:
             # All at once: a lone surrogate is rare, and a call for each cell takes time.
             "".join(cells).encode()
@@ -330,31 +342,32 @@ class Feature:
             ) from None
         return _objects(cells, array.shape)
 
-    def _check_number(self, text: str) -> None:
-        """Refuse what is no number; a graph would read "12 rooms" as 12."""
+    def _number_text(self, text: str) -> str:
+        """Return a number as a graph reads it, which would read "12 rooms" as 12."""
         if text in BLANKS:
             self._known_missing()
-            return
+            return text
         try:
-            # Python reads "1_000" as a number, and a graph does not.
-            is_number = not math.isinf(float(text)) and "_" not in text
+            number = float(text)
         except ValueError:
-            is_number = False
-        if not is_number:
+            number = math.inf
+        if math.isinf(number):
             raise ValueError(
                 f"The feature {self.name!r} takes numbers, written as texts; got "
                 f"{shortened(text)}."
             )
+        if is_plain_number(text):
+            return text
+        # As categories, both are unknown: fit makes none of what graphs do not read.
+        return f"{0.0 if abs(number) < sys.float_info.min else number:.17e}"
 
     def _text(self, cell: Any) -> str:
         if isinstance(cell, str):
             return str(cell)
         if _is_missing(cell):
             return str(self._known_missing())
-        # By its name, for pandas need not be there to read values.
-        is_interval = type(cell).__name__ == "Interval"
-        is_named = isinstance(cell, bool | np.bool_) or is_interval
-        if is_named or (isinstance(cell, int | np.integer) and not self._texts_only):
+        is_integer = isinstance(cell, int | np.integer)
+        if _is_named(cell) or (is_integer and not self._texts_only):
             return str(cell)  # as feature columns do
         raise TypeError(
             f"The feature {self.name!r} takes texts; got {shortened(cell)} of type "
@@ -491,6 +504,12 @@ def _objects(cells: list[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 def _has_texts(values: Any) -> bool:
     kinds = set(map(type, values)) if isinstance(values, list | tuple) else set()
     return str in kinds or (list in kinds and any(map(_has_texts, values)))
+
+
+def _is_named(cell: Any) -> bool:
+    """Tell whether a cell is a boolean or an interval, whose text is a category."""
+    # By its name, for pandas need not be there to read values.
+    return isinstance(cell, bool | np.bool_) or type(cell).__name__ == "Interval"
 
 
 def _is_missing(cell: Any) -> bool:

@@ -343,7 +343,7 @@ def warn_of_merged(values: np.ndarray, dtype: Any, key: Hashable) -> None:
     # Timestamps lose some digits and nothing is lost; ids become alike, and a model
     # learns nonsense.
     n_distinct, n_left = (len(np.unique(v)) for v in (values, values.astype(dtype)))
-    if 2 * n_left < n_distinct:
+    if 2 * n_left <= n_distinct:
         wider = "give dtype='float64', or " if dtype.itemsize < 8 else ""
         warn(
             f"Column {key!r} holds integers beyond 2**{n_bits}, most of which become alike "

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import warn
-from skest.core.texts import WORDS
+from skest.core.texts import DATE, WORDS, is_plain_number
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
@@ -344,7 +344,9 @@ def warn_of_id(key: Key, values: np.ndarray) -> None:
 
 def _may_name_things(distinct: np.ndarray, n_cells: int) -> bool:
     """Tell whether strings of numbers may be codes: they are whole, and come again."""
-    return 2 < len(distinct) <= n_cells / 2 and are_whole(distinct)
+    are_few = 2 < len(distinct) <= n_cells / 2
+    # What the graph of an export could not read as a number is not a category as well.
+    return are_few and are_whole(distinct) and all(map(is_plain_number, distinct))
 
 
 def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
@@ -353,8 +355,20 @@ def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
 
 
 def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
-    """Warn if strings are numbers but for a few, such as "n/a", or in another form."""
+    """Warn if strings are numbers or dates but for a few, or in another form."""
     texts = distinct[:MOST_LOOKED_AT]
+    n_dates = sum(map(bool, map(DATE.fullmatch, texts)))
+    if 2 * n_dates > len(texts) > MAX_INDICATOR_LEVELS:
+        # Of all: a single cell is enough, and may come late.
+        others = [text for text in distinct if not DATE.fullmatch(text)]
+        if others:
+            warn(
+                f"Column {key!r} holds dates, but also {others[0]!r}, and is not read as "
+                f"dates: {len(others)} of {len(distinct)} different cells are none in ISO "
+                "form. Mend them, or let missing values be empty, e.g. by "
+                f"pandas.to_datetime(X[{key!r}], errors='coerce')."
+            )
+            return
     others = [text for text in texts if not are_numbers(np.array([text], object))]
     measured = [_MEASURED.fullmatch(text) for text in others]
     units = Counter(found["unit"] for found in measured if found)
@@ -368,9 +382,11 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
     # "950" beside "1,200" as well.
     is_formatted = formatted and n_numbers + len(formatted) > 0.9 * len(texts)
     if is_formatted and len(texts) > MAX_INDICATOR_LEVELS:
+        in_form = (text for text in formatted if not DATE.fullmatch(text))
+        unread = next(in_form, formatted[0])
         warn(
             f"Column {key!r} holds numbers or dates in a form that is not read, such as "
-            f"{formatted[0]!r}, so that each is a category of its own. Convert them, with "
+            f"{unread!r}, so that each is a category of its own. Convert them, with "
             "pandas.to_numeric without signs, units and separators, pandas.to_datetime, or "
             "pandas.to_timedelta(...).dt.total_seconds()."
         )

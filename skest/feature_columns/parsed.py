@@ -5,10 +5,11 @@ import re
 from collections.abc import Callable, Hashable
 from datetime import date
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_hashable
 
 from skest.core.checks import check_choice, warn
 from skest.core.texts import DATE, without_zone
@@ -42,8 +43,8 @@ def parsed_numeric_column(
         "number" reads strings such as " 3.5", where blanks are missing. "seconds" gives
         the seconds since 1970 of dates and times, "month" 1 to 12, "weekday" 0 (Monday)
         to 6, "hour" 0 to 23, "day_of_year" 1 to 366. Dates are those of NumPy, pandas
-        and Python, or strings in ISO form ("2026-01-31", "2026-01-31 12:30"); with a
-        time zone they are taken in UTC.
+        and Python, or strings in ISO form, to the day at least ("2026-01-31",
+        "2026-01-31 12:30"); with a time zone they are taken in UTC.
     default_value, dtype, normalizer, indicate_missing
         As in `numeric_column`.
 
@@ -111,6 +112,7 @@ class ParsedColumn(NumericColumn):
     def _raw(self, table: Table) -> np.ndarray:
         cells = table.cells(self.key)
         if self.parse != "number":
+            times = _times_of(table, self.key)  # first, for it refuses by name
             known = vars(self).get("has_zone_")
             if known is not None and _has_zone_of(table, self.key) not in (None, known):
                 warn(
@@ -118,7 +120,7 @@ class ParsedColumn(NumericColumn):
                     f"in fit, and has dates with{'out' * known} one now. Those without are "
                     "taken for UTC. Let all have one, or none."
                 )
-            return _part(_times_of(table, self.key), self.parse)
+            return _part(times, self.parse)
         # Of a CSV file that is read in parts, some may hold nothing but numbers.
         if cells.dtype.kind in "biuf":
             return numbers(cells, self.key)
@@ -214,19 +216,27 @@ def _parsed(
     """Return what becomes of cells, each distinct one parsed once."""
     values = np.asarray(cells, dtype=object)
     # A million rows have few days.
-    codes, distinct = pd.factorize(values)
+    try:
+        codes, distinct = pd.factorize(values)
+    except (TypeError, ValueError) as error:  # of lists, or of rows of an array
+        wrong = next((cell for cell in values if not is_hashable(cell)), values[0])
+        _refuse(wrong, key, dtype, error)
     # The code of a missing cell, -1, finds the last place.
     result = np.full(len(distinct) + 1, np.nan if dtype.kind == "f" else "NaT", dtype)
     for i, cell in enumerate(distinct.tolist()):
         try:
             result[i] = parse(cell)
         except (TypeError, ValueError) as error:
-            what = "numbers" if dtype.kind == "f" else "dates in ISO form"
-            raise ValueError(
-                f"Column {key!r} must hold {what}, also as strings; got {cell!r}. Mend "
-                "the cell, or use a categorical column."
-            ) from error
+            _refuse(cell, key, dtype, error)
     return result[codes]
+
+
+def _refuse(cell: Any, key: Hashable, dtype: np.dtype, error: Exception) -> NoReturn:
+    what = "numbers" if dtype.kind == "f" else "dates in ISO form"
+    raise ValueError(
+        f"Column {key!r} must hold {what}, also as strings; got {cell!r}. Mend the cell, "
+        "or use a categorical column."
+    ) from error
 
 
 def _number(cell: Any) -> float:

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import check_choice, check_integer
+from skest.core.texts import OF_BOOLEANS
 from skest.feature_columns.base import check_key
 from skest.feature_columns.categorical import (
     CELL_DTYPES,
@@ -28,8 +29,6 @@ from skest.feature_columns.table import Key, Table
 
 # Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
 _ROUNDING = 1e-9
-# What other programs write for them.
-_OF_BOOLEANS = frozenset(("true", "false", "TRUE", "FALSE", "t", "f"))
 #: Share of the rows that train what is said of new levels of numbers that name things.
 HIDDEN_RATE = 0.1
 
@@ -118,8 +117,14 @@ class VocabularyColumn(KeyedCategoricalColumn):
         """Type of the values, "string" or "int64", or None if it is still unknown."""
         return self.dtype
 
+    @property
+    def are_booleans(self) -> bool:
+        """Whether the values are the two that were learned of booleans."""
+        is_learned = getattr(self, "vocabulary_list", ()) is None
+        return is_learned and self.vocabulary == {"False": 0, "True": 1}
+
     def _check_spelling(self, given: list[Any]) -> None:
-        if {*self.vocabulary} == {"False", "True"}:
+        if not OF_BOOLEANS.isdisjoint(given):
             raise ValueError(
                 f"Column {self.key!r} holds {given}, where fit has seen True and False. "
                 "Convert it, e.g. by .map({'true': True, 'false': False})."
@@ -128,8 +133,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
     def _ids_of(self, distinct: np.ndarray) -> np.ndarray:
         vocabulary = self.vocabulary
         given = distinct.tolist()
-        is_learned = getattr(self, "vocabulary_list", ()) is None
-        if is_learned and len(given) < 9 and not _OF_BOOLEANS.isdisjoint(given):
+        if self.are_booleans:
             self._check_spelling(given)
         found = map(vocabulary.get, given, repeat(-1))
         ids = np.fromiter(found, dtype=np.int64, count=len(distinct))

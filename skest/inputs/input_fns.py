@@ -4,6 +4,7 @@
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from skest.core.checks import check_integer, former_arguments
-from skest.core.files import check_is_local
+from skest.core.files import check_is_local, explained
 from skest.core.random import seed_sequence
 from skest.inputs.array_dataset import ArrayDataset
 from skest.inputs.files import FileBatches, Part, import_arrow
@@ -506,8 +507,9 @@ def _fragments(pa: Any, files: list[str], file_format: Any) -> list[Any]:
     for file in files:
         try:
             # One by one: of several, Arrow would take the types of the first for all.
-            dataset = pa.dataset.dataset(file, format=file_format)
-            fragments += list(dataset.get_fragments())
+            with _told_by_file(file):
+                dataset = pa.dataset.dataset(file, format=file_format)
+                fragments += list(dataset.get_fragments())
         except pa.ArrowException as error:
             empty = Path(file).stat().st_size == 0
             reason = "it is empty, without even a header" if empty else str(error)
@@ -515,6 +517,13 @@ def _fragments(pa: Any, files: list[str], file_format: Any) -> list[Any]:
                 f"{file!r} can't be read: {reason}. Write it again, or leave it out."
             ) from error
     return fragments
+
+
+def _told_by_file(file: str) -> AbstractContextManager[None]:
+    # As of a compressed file that was cut off.
+    return explained(
+        f"{file!r} can't be read", "If it is damaged, write it again, or leave it out."
+    )
 
 
 def _n_rows(group: Any) -> int:
@@ -562,13 +571,14 @@ def _check_schemas(
 def _read(fragment: Any, scan: Any, columns: list[str], n_rows: int) -> Iterator[Any]:
     """Yield record batches of a fragment; little is read ahead, to save memory."""
     try:
-        yield from fragment.to_batches(
-            columns=columns,
-            batch_size=n_rows,
-            batch_readahead=1,
-            fragment_readahead=1,
-            fragment_scan_options=scan,
-        )
+        with _told_by_file(fragment.path):
+            yield from fragment.to_batches(
+                columns=columns,
+                batch_size=n_rows,
+                batch_readahead=1,
+                fragment_readahead=1,
+                fragment_scan_options=scan,
+            )
     except ValueError as error:  # all of pyarrow's errors about values are such
         raise ValueError(f"{fragment.path!r} can't be read: {error}.") from error
 
@@ -583,7 +593,10 @@ def _read_csv(
     types = {name: schema.field(name).type for name in columns}
     convert = pa.csv.ConvertOptions(column_types=types, include_columns=columns)
     try:
-        with pa.csv.open_csv(path, parse_options=parse, convert_options=convert) as csv:
+        with (
+            _told_by_file(path),
+            pa.csv.open_csv(path, parse_options=parse, convert_options=convert) as csv,
+        ):
             for block in csv:
                 for start in range(0, block.num_rows, n_rows):
                     yield block.slice(start, n_rows)

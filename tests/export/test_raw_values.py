@@ -56,6 +56,7 @@ NO_STEP = [np.nan, np.nan]
         (BAG, ["a|b", "", None, "c"], LISTS),
         (BAG, pd.Series([["a", "b"], [], None, ["c"]]), LISTS),
         (BAG, [("a", "b"), np.array([]), np.nan, "c"], LISTS),
+        ({**BAG, "delimiter": r"\w+"}, [True, "It is"], [["true", ""], ["it", "is"]]),
         (BAG, [[], None], np.zeros((2, 0))),
         (IDS, [[], []], np.zeros((2, 0))),
         (IDS, [], np.zeros((0, 0))),
@@ -82,6 +83,7 @@ def test_values(spec, values, expected):
         ({**TEXT, "missing": None}, [None], ValueError, "was trained without"),
         (TEXT, [b"a"], TypeError, "takes texts; got b'a'"),
         ({**TEXT, "texts_only": True}, ["a", 3], TypeError, "texts; got 3 of type int"),
+        ({**TEXT, "booleans": True}, [True, "t"], ValueError, "takes True and .*'t'"),
         (TEXT, ["\ud800"], ValueError, "a text that is no Unicode"),
         (NUMBER, ["3"], TypeError, "takes numbers; got '3'"),
         (WRITTEN, ["3 rooms"], TypeError, "numbers, also as texts; got '3 rooms'"),
@@ -190,8 +192,9 @@ def test_dates():
     assert feature.feed(pd.to_datetime(first[:1])).tolist() == [[10**6]]
     with pytest.raises(ValueError, match="'t' has a missing value"):
         feature.feed([None])
-    with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO form"):
-        feature.feed(["soon"])
+    for wrong in ("soon", "today", "20240301", "1709251200", b"2024-03-01", True):
+        with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO"):
+            feature.feed([wrong])
 
 
 def test_numbers_that_are_written_as_strings(tmp_path):
@@ -209,6 +212,24 @@ def test_numbers_that_are_written_as_strings(tmp_path):
     np.testing.assert_allclose(served.predict_proba(numbers), expected, atol=1e-6)
     with pytest.raises(TypeError, match="'charges' takes numbers, also as texts"):
         served.predict_proba(table.assign(charges="12 €"))
+
+
+def test_booleans(tmp_path):
+    flags = [True, False, True, None] * 10
+    notes = [f"It is true that {i} of them were seen" for i in range(40)]
+    table = pd.DataFrame({"flag": pd.Series(flags, dtype=object), "note": notes})
+    model = skest.LinearClassifier(max_iter=9, random_state=0)
+    served = export.load(model.fit(table, [0, 1] * 20).export(tmp_path))
+    for row in ({"flag": True}, {"flag": "False"}, {"note": True}):
+        cells = {"flag": None, "note": "It is"} | row
+        rows = pd.DataFrame(
+            {key: pd.Series([c], dtype=object) for key, c in cells.items()}
+        )
+        found = served.predict_proba([cells])
+        np.testing.assert_allclose(found, model.predict_proba(rows), atol=1e-6)
+    for wrong in ("true", "TRUE", "f"):
+        with pytest.raises(ValueError, match=f"'flag' takes True and False.*{wrong!r}"):
+            served.predict_proba({"flag": [wrong], "note": ["It is"]})
 
 
 def test_integers_are_refused_where_the_model_refuses_them(tmp_path):

@@ -142,6 +142,9 @@ def test_a_table_of_everything(rng):
         (["17", "4", "101", "12"], False),  # none comes again
         (["0", "1"] * 3, False),
         (["17.5", "4", "101"] * 2, False),
+        # What no graph reads as a number.
+        (["17", "4", "\N{FULLWIDTH DIGIT ONE}"] * 3, False),
+        (["17", "4", "1e-400"] * 3, False),
     ],
 )
 def test_strings_of_whole_numbers_may_name_things(cells, may_name_things):
@@ -179,7 +182,8 @@ def test_strings_of_whole_numbers_are_exported(rng, make, tmp_path):
     X = pd.DataFrame({"code": cells, "other": rng.normal(size=600)})
     y = np.array([len(set(str(cell))) for cell in cells], dtype=float)
     model = make(max_iter=3, random_state=0).fit(X, y)
-    new = pd.concat([X, X.assign(code="7"), X.assign(code="107.5")])
+    others = ["7", "107.5", "1e-400", "1e-310", "1_20", "\N{FULLWIDTH DIGIT ONE}20"]
+    new = pd.concat([X, X[:6].assign(code=others), X[:1].assign(code="\u0663")])
     for example in (None, X[:8]):
         exported = export.load(model.export(tmp_path / make.__name__, example=example))
         found = exported.predict(new).ravel()
@@ -257,6 +261,19 @@ def test_numbers_of_which_some_have_separators_are_told(step):
     with pytest.warns(UserWarning) as told:
         infer_feature_columns(X)
     assert ["such as '1," in str(warning.message) for warning in told] == [True]
+
+
+def test_the_cells_that_are_no_dates_are_told():
+    days = pd.date_range("2021-01-01", periods=1500).strftime("%Y-%m-%d").tolist()
+    for odd, where in (["20240107"], 1200), (["n/a", "soon"], 0):
+        X = pd.DataFrame({"day": [*days[:where], *odd, *days[where:]] * 2})
+        n = f"{len(odd)} of {1500 + len(odd)} different cells"
+        message = f"'day' holds dates, but also '{odd[0]}', .* as dates: {n}"
+        with pytest.warns(UserWarning, match=message):
+            infer_feature_columns(X)
+    X = pd.DataFrame({"day": ["2021-01-01", *(f"{i}/12/2020" for i in range(12))] * 2})
+    with pytest.warns(UserWarning, match="form that is not read, such as '0/12/2020'"):
+        infer_feature_columns(X)
 
 
 @pytest.mark.filterwarnings("error")

@@ -267,6 +267,8 @@ def test_integers_that_become_alike_are_told(first, dtype, mend):
     message = f"'n' holds integers beyond .* become alike as {dtype}.* {mend}"
     with pytest.warns(UserWarning, match=message):
         column.fit({"n": first + np.arange(100)})
+    with pytest.warns(UserWarning, match=message):  # the label, say
+        column.fit({"n": first + np.arange(100) % 2})
 
 
 @pytest.mark.filterwarnings("error")
@@ -274,6 +276,7 @@ def test_large_integers_that_stay_different_are_fine():
     column = numeric_column("n", dtype="float64", normalizer="standard")
     column.fit({"n": 2**40 + np.arange(100)})
     column.fit({"n": 2**60 + 2**53 * np.arange(100)})
+    column.fit({"n": np.full(100, 2**60 + 1)})
 
 
 def test_what_is_trained_on_is_never_cut_off():

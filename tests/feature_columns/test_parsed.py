@@ -87,10 +87,20 @@ def test_what_is_refused():
         ("month", ["2026-02-31"], "'c' must hold dates in ISO form.*'2026-02-31'"),
         ("month", ["0001-01-01T00:00+02:00"], "must hold dates.*'0001-01-01T00:00"),
         ("month", [1.5], "'c' must hold dates; got dtype float64"),
+        *(
+            ("month", ["2026-01-01", wrong], f"'c' must hold dates.* got {wrong!r}")
+            for wrong in ("20240301", "now", "3", "1709251200", "2026-01", True)
+        ),
+        ("month", [["2026-02-01"]], r"'c' must hold dates.* got \['2026-02-01'\]"),
+        ("number", [["1"], "2"], r"'c' must hold numbers.* got \['1'\]"),
+        ("number", np.array([["1", "2"]]), r"'c' must hold numbers.*got array"),
         ("year", ["2026-02-01"], "'parse' .* must be one of 'number', 'seconds'"),
     ]:
         with pytest.raises(ValueError, match=message):
             parsed_numeric_column("c", parse, default_value=0.0).transform({"c": cells})
+    column = parsed_numeric_column("c", "hour").fit({"c": ["2026-02-01T12:00"]})
+    with pytest.raises(ValueError, match="'c' must hold dates.* got '26-02-01T12:00'"):
+        column.transform({"c": ["26-02-01T12:00"]})
 
 
 def test_export(tmp_path):
@@ -117,7 +127,7 @@ def test_export(tmp_path):
     ):
         found = loaded.predict({"n": y, "t": times})
         assert_allclose(found, model.predict(X), atol=1e-5)
-    for wrong in ("yesterday", "0001-01-01T00:00+02:00", 1.5):
+    for wrong in ("yesterday", "0001-01-01T00:00+02:00", "20260131", "now", True, 1.5):
         with pytest.raises(TypeError, match="'t' takes dates, also as texts in ISO"):
             loaded.predict({"n": [1.0], "t": [wrong]})
     with pytest.raises(ValueError, match="'t' has a missing value"):

@@ -262,6 +262,18 @@ def test_damaged_files(tmp_path, suffix):
             parquet_input_fn(path, shuffle=False)
 
 
+@pytest.mark.parametrize("n_rows", [9, 100_000])
+def test_compressed_files_that_were_cut_off(tmp_path, n_rows):
+    """Of a large one, the beginning can be read."""
+    path = tmp_path / "t.csv.gz"
+    pd.DataFrame({"x": np.random.default_rng(0).normal(size=n_rows)}).to_csv(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(
+        OSError, match=r"t\.csv\.gz' can't be read: .*Truncated .*again"
+    ):
+        list(csv_input_fn(path, shuffle=False, num_epochs=1)())
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_value_of_another_type_than_the_file_began_with(tmp_path, prefetch):
     (tmp_path / "a.csv").write_text("x\n1\n2\n")

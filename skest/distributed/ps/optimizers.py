@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from skest.core.checks import requires
 from skest.distributed.layout import dtype_named
 from skest.distributed.ps.messages import Reader, WireError
 from skest.distributed.ps.rows import TablesElsewhere
@@ -378,8 +379,7 @@ def _class(module: str, name: str) -> type[Optimizer]:
             "imported. Use one of those, or import the module where the parameter "
             "server is started."
         )
-    closure = inspect.signature(found.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    if requires(found.step, "closure"):
         raise ValueError(
             f"The optimizer {name} computes the loss several times in a step, which no "
             "parameter server can do. Use another, such as Adagrad."

@@ -51,6 +51,8 @@ class Demand(NamedTuple):
         Columns of a frame that are the columns of the input.
     is_parsed : bool
         Whether the numbers may be written as strings.
+    are_booleans : bool
+        Whether the categories are True and False.
     """
 
     key: Key
@@ -62,6 +64,7 @@ class Demand(NamedTuple):
     is_crossed: bool = False
     names: tuple[str, ...] | None = None
     is_parsed: bool = False
+    are_booleans: bool = False
 
 
 def demands(column: FeatureColumn) -> list[Demand]:
@@ -136,7 +139,14 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
         # What is divided is text. Else a hashed column may say its type, as in
         # TensorFlow.
         kind = "string" if column.delimiter else getattr(column, "dtype", None)
-    return [Demand(column.key, False, kind, delimiter=column.delimiter)]
+    are_booleans = isinstance(column, VocabularyColumn) and column.are_booleans
+    return [
+        Demand(
+            *(column.key, False, kind),
+            delimiter=column.delimiter,
+            are_booleans=are_booleans,
+        )
+    ]
 
 
 @_demands.register
@@ -202,6 +212,8 @@ class InputSpec(NamedTuple):
     from_texts : bool
         Whether numbers may be written as strings: whoever runs the graph makes numbers of
         them.
+    booleans : bool
+        Whether other spellings of "True" and "False" are refused.
     """
 
     name: str
@@ -215,6 +227,7 @@ class InputSpec(NamedTuple):
     unit: str | None = None
     numbers_only: bool = False
     from_texts: bool = False
+    booleans: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -230,6 +243,7 @@ class InputSpec(NamedTuple):
             "unit": self.unit,
             "numbers_only": self.numbers_only or None,
             "from_texts": self.from_texts or None,
+            "booleans": self.booleans or None,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -392,6 +406,7 @@ def _spec(
             *(name, key, kind, (None, width), missing, delimiter),
             texts_only=kind == "string" and texts_only,
             numbers_only=bool(numbers),
+            booleans=any(demand.are_booleans for demand in categories),
         )
     if kind == "string":
         raise _two_ways(key, "numbers and as strings")
