@@ -163,8 +163,8 @@ def _checked_rows(rows: Sequence[Any], data: Mapping[str, Any]) -> list[Any]:
                     f"rows[{i}] of type {own.dtype} and shape {own.shape}. Of a mask give "
                     "np.flatnonzero(mask)."
                 )
-            if own.min() < -n_rows or own.max() >= n_rows:
-                wrong = own[(own < -n_rows) | (own >= n_rows)][0]
+            if own.min() < 0 or own.max() >= n_rows:
+                wrong = own[(own < 0) | (own >= n_rows)][0]
                 raise ValueError(
                     f"rows[{i}] has row {wrong}, but the table has {n_rows:,} rows, "
                     f"numbered from 0 to {n_rows - 1}."
