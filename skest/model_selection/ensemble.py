@@ -5,19 +5,26 @@ import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    RegressorMixin,
+    is_classifier,
+    is_regressor,
+)
 from sklearn.ensemble import VotingClassifier, VotingRegressor
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import get_scorer, log_loss, make_scorer
 from sklearn.utils.multiclass import type_of_target
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skest.adapters.base import SkestEstimator
 from skest.adapters.export import mean_exported
+from skest.adapters.targets.classes import in_numpy_type
 from skest.core.checks import warn
 from skest.core.sklearn_compat import safe_indexing
 from skest.exceptions import ExportError
@@ -133,11 +140,27 @@ class EnsembleClassifier(_Ensemble, VotingClassifier):
     ) -> None:
         super().__init__(estimators, voting="soft", weights=weights, n_jobs=n_jobs)
 
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+        """Fit the members.
+
+        Parameters
+        ----------
+        X, y : table and labels
+            As for ``fit`` of the members.
+        **fit_params
+            As in scikit-learn.
+
+        Returns
+        -------
+        EnsembleClassifier
+            This ensemble.
+        """
+        super().fit(X, in_numpy_type(y), **fit_params)
+        return self
+
     def _collect_probas(self, X: Any) -> Any:
-        # Of float32 members: metrics of scikit-learn want sums as near 1 as the type is.
-        found = np.asarray(super()._collect_probas(X), dtype=np.float64)
         # (n_members, n_rows, n_classes)
-        return found / found.sum(axis=-1, keepdims=True)
+        return _with_sum_1(super()._collect_probas(X))
 
 
 class EnsembleRegressor(_Ensemble, VotingRegressor):
@@ -173,8 +196,16 @@ class EnsembleRegressor(_Ensemble, VotingRegressor):
         super().__init__(estimators, weights=weights, n_jobs=n_jobs)
 
 
-def check_can_average(estimator: Any, y: Any) -> None:
-    """Refuse estimators whose predictions are no probabilities and no numbers.
+def _with_sum_1(probabilities: Any) -> NDArray[np.float64]:
+    # Of float32 members: metrics of scikit-learn want sums as near 1 as the type is.
+    found = np.asarray(probabilities, dtype=np.float64)
+    return found / found.sum(axis=-1, keepdims=True)
+
+
+def labels_to_average(estimator: Any, y: Any) -> Any:
+    """Return the labels, of a regressor without a second dimension.
+
+    Estimators whose predictions are no probabilities and no numbers are refused.
 
     Parameters
     ----------
@@ -183,20 +214,27 @@ def check_can_average(estimator: Any, y: Any) -> None:
     y : labels
         Of the search.
     """
-    try:
-        kind = type_of_target(y, input_name="y", raise_unknown=True)
-    except TypeError:  # it cannot sort what is in them
-        kind = "numbers and strings"
-    if is_classifier(estimator):
-        fits = kind in ("binary", "multiclass") and hasattr(estimator, "predict_proba")
-    else:
-        fits = np.asarray(y).ndim == 1
-    if not fits:
-        raise ValueError(
-            "An ensemble needs a classifier with predict_proba and one class for each row, "
-            "or a regressor and one number for each row; got "
-            f"{type(estimator).__name__} and labels that are {kind}. Leave out 'ensemble'."
-        )
+    found = " without y" if y is None else ""
+    if y is not None and is_classifier(estimator):
+        try:
+            kind = type_of_target(y, input_name="y", raise_unknown=True)
+        except TypeError:  # it cannot sort what is in them
+            kind = "numbers and strings"
+        if kind in ("binary", "multiclass") and hasattr(estimator, "predict_proba"):
+            return y
+        found = f" and labels that are {kind}"
+    elif y is not None and is_regressor(estimator):
+        shape = np.asarray(y).shape
+        if len(shape) == 1:
+            return y
+        if shape[1:] == (1,):
+            return column_or_1d(y, warn=True)
+        found = " and several numbers for each row"
+    raise ValueError(
+        "An ensemble needs a classifier with predict_proba and one class for each row, "
+        "or a regressor and one number for each row; got "
+        f"{type(estimator).__name__}{found}. Leave out 'ensemble'."
+    )
 
 
 # Scorers of scikit-learn take an estimator. These give them what was predicted once,
@@ -210,6 +248,12 @@ class _Known:
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            "with 'ensemble' a scorer may use predictions only; a mean of several models "
+            f"has no {name!r}"
+        )
 
 
 class _KnownClasses(_Known, ClassifierMixin, BaseEstimator):
@@ -303,7 +347,7 @@ def greedy_ensemble(
     """
     candidates = _comparable(candidates)
     classifies = candidates and is_classifier(candidates[0][0]["estimator"])
-    classes = np.unique(np.asarray(y)) if classifies else None
+    classes = np.unique(np.asarray(in_numpy_type(y))) if classifies else None
     # Columns of probabilities must mean the same in all members.
     splits = [
         k
@@ -328,6 +372,8 @@ def greedy_ensemble(
         )
         for parts in candidates
     ]
+    if classes is not None:
+        predictions = [_with_sum_1(found) for found in predictions]
     held_out = np.concatenate(tests)
     X_held_out, y_held_out = safe_indexing(X, held_out), safe_indexing(y, held_out)
     if scorer is None and classes is None:

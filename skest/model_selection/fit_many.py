@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils import check_consistent_length
-from sklearn.utils.parallel import Parallel, delayed
+from sklearn.utils.parallel import delayed
 from sklearn.utils.validation import _num_samples
 
 from skest.core.checks import check_positive, each_once
 from skest.core.console import Named, raising_on_interrupt
 from skest.core.sklearn_compat import safe_indexing
-from skest.model_selection.tasks import in_time
+from skest.model_selection.tasks import each_result, in_time
 
 
 def fit_many(
@@ -117,7 +117,7 @@ def fit_many(
     fitted: list[Any] = []
     try:
         with each_once(), raising_on_interrupt():
-            for result in Parallel(n_jobs, return_as="generator")(calls):
+            for result in each_result(calls, n_jobs):
                 if result is None:
                     result = TimeoutError("time_limit was over before this was fitted.")
                 fitted.append(result)  # one by one, for Ctrl-C leaves what is done
@@ -163,8 +163,8 @@ def _checked_rows(rows: Sequence[Any], data: Mapping[str, Any]) -> list[Any]:
                     f"rows[{i}] of type {own.dtype} and shape {own.shape}. Of a mask give "
                     "np.flatnonzero(mask)."
                 )
-            if own.min() < -n_rows or own.max() >= n_rows:
-                wrong = own[(own < -n_rows) | (own >= n_rows)][0]
+            if own.min() < 0 or own.max() >= n_rows:
+                wrong = own[(own < 0) | (own >= n_rows)][0]
                 raise ValueError(
                     f"rows[{i}] has row {wrong}, but the table has {n_rows:,} rows, "
                     f"numbered from 0 to {n_rows - 1}."

@@ -18,7 +18,7 @@ from skest.adapters.recipe import AutoParameters, auto_epochs
 from skest.core.checks import each_once, warn
 from skest.core.console import listener
 from skest.core.sklearn_compat import Interval
-from skest.model_selection.ensemble import check_can_average, greedy_ensemble
+from skest.model_selection.ensemble import greedy_ensemble, labels_to_average
 from skest.model_selection.tasks import UNFINISHED, Tasks
 
 _ROUNDS = 32  # as TabPack has (arXiv 2607.05380)
@@ -104,6 +104,13 @@ class _Search:
             If not even one candidate was done.
         """
         self._validate_params()  # type: ignore[attr-defined]
+        if self.ensemble:
+            if not self.refit:
+                raise ValueError(
+                    "The ensemble takes the place of best_estimator_, so it needs 'refit'; "
+                    f"got ensemble={self.ensemble!r} and refit={self.refit!r}."
+                )
+            y = labels_to_average(self.estimator, y)
         self._members: list[Any] = []
         vars(self).pop("ensemble_score_", None)  # of an earlier fit
         self._tasks = Tasks(
@@ -127,17 +134,6 @@ class _Search:
 
     def _resource_to_go_on(self) -> str:
         return ""
-
-    # A private method of BaseSearchCV, which is called before the first fit.
-    def _check_input_parameters(self, X: Any, y: Any, split_params: Any) -> None:
-        if self.ensemble:
-            if not self.refit:
-                raise ValueError(
-                    "The ensemble takes the place of best_estimator_, so it needs 'refit'; "
-                    f"got ensemble={self.ensemble!r} and refit={self.refit!r}."
-                )
-            check_can_average(self.estimator, y)
-        super()._check_input_parameters(X, y, split_params)  # type: ignore[misc]
 
     def _run_search(
         self, evaluate_candidates: Any, *, callback_ctx: Any = None
@@ -340,7 +336,7 @@ class _HalvingSearch(_Search):
             # Of a copy: a fit must not change parameters.
             search = copy.copy(self)
             search.max_resources = number
-        super(_HalvingSearch, search)._check_input_parameters(X, y, split_params)
+        super(_HalvingSearch, search)._check_input_parameters(X, y, split_params)  # type: ignore[misc]
         self.min_resources_ = search.min_resources_
         self.max_resources_ = search.max_resources_
 

@@ -10,9 +10,10 @@ import inspect
 import time
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import joblib
@@ -35,7 +36,6 @@ from skest.core.console import (
 UNFINISHED = "unfinished"
 _FIRST = 2.0  # seconds until the first line
 _SHARE = 0.1  # of the time so far, until the next
-_ALL = 100_000  # tasks that may wait; joblib computes with no numbers above 1e6
 
 
 class Task:
@@ -136,9 +136,16 @@ class Tasks(ParallelBackendBase):
 
     # What joblib calls
 
+    def configure(
+        self, n_jobs: int = 1, parallel: Any = None, **options: Any
+    ) -> int | None:
+        """Take all tasks at once: `pre_dispatch` is for the backend that runs them."""
+        self._pre_dispatch, parallel.pre_dispatch = parallel.pre_dispatch or 1, "all"
+        return super().configure(n_jobs, parallel, **options)
+
     def effective_n_jobs(self, n_jobs: int | None) -> int:
-        """Return how many tasks may come before the first is asked for its result."""
-        return _ALL
+        """Return more than 1, or joblib would run the tasks by itself."""
+        return 2
 
     def submit(self, func: Any, callback: Any = None) -> Task:
         """Take a task."""
@@ -151,10 +158,8 @@ class Tasks(ParallelBackendBase):
         """Return the result of a task; the first call runs all that wait."""
         if self._waiting:
             tasks, self._waiting = self._waiting, []
-            # With a small `pre_dispatch` there are several calls.
-            if self.stopped is None:
-                with joblib.parallel_config(backend=self._before):
-                    self._run(tasks)
+            with joblib.parallel_config(backend=self._before):
+                self._run(tasks)
             for task in tasks:
                 if task.result is None:
                     self._leave(task)
@@ -170,22 +175,26 @@ class Tasks(ParallelBackendBase):
         # Nobody would see the lines of other processes.
         is_here = joblib.effective_n_jobs(self._n_jobs) == 1
         heard = progress if is_here else Listener(self._end)
-        calls = (delayed(in_time)(self._call(task), heard) for task in tasks)
-        results = Parallel(n_jobs=self._n_jobs, return_as="generator")(calls)
+        in_their_time = takewhile(lambda task: time.time() <= self._end, tasks)
+        calls = (delayed(in_time)(self._call(task), heard) for task in in_their_time)
+        results = each_result(calls, self._n_jobs, pre_dispatch=self._pre_dispatch)
         try:
             with raising_on_interrupt():
+                # To the end, also if the time is over: joblib ends processes that are
+                # not waited for, and others take long to start.
                 for task, result in zip(tasks, results, strict=False):
-                    self._finish(task, result)
-                    progress.fitted(1)
+                    if result is not None:
+                        self._finish(task, result)
+                        progress.fitted(1)
         except KeyboardInterrupt as error:
             self.stopped = error
-        except OutOfTime:
+            with warnings.catch_warnings():
+                # That tasks are left is said by the search.
+                warnings.filterwarnings("ignore", ".*the input task iterator")
+                results.close()
+        if self.stopped is None and any(task.result is None for task in tasks):
             self._outer.check()
             self.stopped = TimeoutError(f"time_limit={self._limit} is over")
-        with warnings.catch_warnings():
-            # That tasks are left is said by the search.
-            warnings.filterwarnings("ignore", ".*the input task iterator")
-            results.close()
         if isinstance(progress, SearchProgress):
             progress.tell()
 
@@ -209,8 +218,6 @@ class Tasks(ParallelBackendBase):
         return frozenset(own), task.given["split_progress"][0]
 
     def _finish(self, task: Task, result: Any) -> None:
-        if result is None:
-            raise OutOfTime
         # Any result shows what keys those of tasks left out must have.
         self._example = task.result = result
         if self._keep:
@@ -243,6 +250,16 @@ class Tasks(ParallelBackendBase):
             if key.endswith("_scores")
         }
         task.result = {**self._example, **none, "fit_error": None, UNFINISHED: True}
+
+
+def each_result(
+    calls: Iterable[Any], n_jobs: int | None, **options: Any
+) -> Generator[Any, None, None]:
+    """Run calls as joblib is configured; yield each result as soon as it can be had."""
+    backend, _ = get_active_backend()
+    # "multiprocessing" has only all of them.
+    kind = "generator" if backend.supports_return_generator else "list"
+    yield from Parallel(n_jobs, return_as=kind, **options)(calls)
 
 
 def in_time(call: Callable[[], Any], heard: Listener) -> Any:

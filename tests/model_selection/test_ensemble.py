@@ -7,9 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.cluster import KMeans
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.ensemble import VotingClassifier, VotingRegressor
-from sklearn.linear_model import LogisticRegression
+from sklearn.exceptions import DataConversionWarning
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.model_selection import KFold
 from sklearn.pipeline import make_pipeline
@@ -151,17 +153,57 @@ def needs_epochs(model, X, y):
 def test_a_score_that_needs_more_than_predictions(table):
     options = {"cv": 2, "ensemble": 2, "scoring": needs_epochs}
     search = GridSearchCV(MODEL, {}, refit="n_iter", **options)
-    with pytest.warns(UserWarning, match="There is no ensemble.*n_iter_"):
+    message = "no ensemble.* a scorer may use predictions only; .* has no 'n_iter_'"
+    with pytest.warns(UserWarning, match=message):
         search.fit(*table)
     assert type(search.best_estimator_) is DNNClassifier
     search.set_params(refit=lambda results: 0).fit(*table)
     assert type(search.best_estimator_) is EnsembleClassifier  # by the loss
 
 
+@pytest.mark.parametrize("dtype", ["boolean", "Int8", "int64[pyarrow]", "category"])
+def test_classes_are_those_of_a_single_estimator(dtype, table):
+    X, y = table
+    y = pd.Series(y == "high").astype(dtype)
+    search = GridSearchCV(MODEL, {}, cv=2, ensemble=True).fit(X, y)
+    single = search.best_estimator_.single_
+    for ensemble in (search, EnsembleClassifier([("a", MODEL)]).fit(X, y)):
+        assert ensemble.classes_.dtype == single.classes_.dtype
+        np.testing.assert_array_equal(ensemble.classes_, single.classes_)
+        assert ensemble.predict(X).dtype == single.predict(X).dtype
+        assert ensemble.score(X, y) > 0.5
+
+
+def test_a_column_of_numbers(table):
+    X, y = table[0][["number"]], table[0]["n"].to_numpy(float)
+    search = GridSearchCV(Ridge(), {"alpha": [0.1, 1.0]}, cv=2, ensemble=True)
+    expected = clone(search).fit(X, y)
+    for column in (y.reshape(-1, 1), pd.DataFrame(y)):
+        with pytest.warns(DataConversionWarning):
+            search.fit(X, column)
+        np.testing.assert_array_equal(search.predict(X), expected.predict(X))
+        assert search.ensemble_score_ == expected.ensemble_score_
+
+
+def test_sums_of_probabilities_are_1_for_every_scorer(table):
+    def loss(model, X, y):
+        sums.append(model.predict_proba(X).sum(axis=1))
+        return -log_loss(y, model.predict_proba(X))
+
+    sums = []
+    GridSearchCV(MODEL, {}, cv=2, scoring=loss, ensemble=2).fit(*table)
+    for of_ensemble in sums[2:]:  # the first are of the candidate
+        np.testing.assert_allclose(of_ensemble, 1, atol=1e-15)
+
+
 def test_what_cannot_be_averaged_is_refused_before_training(table):
     X, y = table
     with pytest.raises(ValueError, match="one class for each row.* got DNNClassifier"):
         GridSearchCV(MODEL, GRID, ensemble=True).fit(X, np.eye(3)[X["n"] % 3])
+    with pytest.raises(ValueError, match="got DNNRegressor and several numbers for"):
+        GridSearchCV(DNNRegressor(), {}, ensemble=True).fit(X, X[["number", "n"]])
+    with pytest.raises(ValueError, match="needs a classifier.* got KMeans without y"):
+        GridSearchCV(KMeans(), {}, ensemble=True).fit(X[["number"]])
     with pytest.raises(ValueError, match="it needs 'refit'; got ensemble=True"):
         GridSearchCV(MODEL, GRID, ensemble=True, refit=False).fit(X, y)
     with pytest.raises(ValueError, match="'ensemble' parameter of GridSearchCV"):

@@ -120,6 +120,10 @@ def test_a_single_estimator_is_refused():
         ({"on_error": "ignore"}, "'on_error' must be 'raise' or 'return'"),
         ({"rows": [[0, 1]]}, "'rows' must have an entry for each of the 2 estimators"),
         ({"rows": [[0, 1], [0, 999]]}, "rows.1. has row 999, but .* table has .* rows"),
+        (
+            {"rows": [[0, 1], [-1, 0]]},
+            r"rows\[1\] has row -1, but .* numbered from 0 to",
+        ),
         ({"rows": [[0, 1], []]}, r"for each estimator; got rows\[1\] of type"),
         ({"n_jobs": 0}, "n_jobs == 0"),
         ({"time_limit": 0}, "'time_limit' of fit_many .* greater than 0"),

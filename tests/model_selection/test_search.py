@@ -5,7 +5,9 @@ import os
 import pickle
 import signal
 import time
+from multiprocessing import active_children
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,6 +36,7 @@ from skest.model_selection import (
     RandomizedSearchCV,
     cross_val_predict,
     cross_validate,
+    fit_many,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -372,10 +375,12 @@ def test_halving_knows_the_number_of_epochs_or_asks(cancer):
     assert search.fit(X, y).max_resources_ == 100
 
 
-def test_a_search_says_how_far_it_is(cancer, capsys, monkeypatch):
+@pytest.mark.parametrize("pre_dispatch", ["2*n_jobs", 1])
+def test_a_search_says_how_far_it_is(pre_dispatch, cancer, capsys, monkeypatch):
     monkeypatch.setattr("skest.model_selection.tasks._FIRST", 0.0)
     model = clone(MODEL).set_params(verbose=1)
-    search = GridSearchCV(model, RATES, cv=2, verbose=1).fit(*cancer)
+    options = {"cv": 2, "verbose": 1, "pre_dispatch": pre_dispatch}
+    search = GridSearchCV(model, RATES, **options).fit(*cancer)
     said = capsys.readouterr().out.splitlines()
     end = said.index("Refitting the best candidate on all rows")
     first, *lines = said[:end]
@@ -430,7 +435,15 @@ def test_processes(cancer):
     with pytest.warns(FitFailedWarning, match="Candidate: {'learning_rate': -1.0"):
         GridSearchCV(MODEL, grid, cv=2, n_jobs=2).fit(*cancer)
     endless = clone(MODEL).set_params(n_iter_no_change=np.inf)
-    grid = {"max_iter": [1, 10**6]}
+    grid = {"max_iter": [1, *[10**6] * 99]}
     search = GridSearchCV(endless, grid, cv=2, n_jobs=2, time_limit=5)
-    with pytest.warns(UserWarning, match="time_limit=5 is over.* 1 of 2 candidates"):
+    processes = {process.pid for process in active_children()}
+    with pytest.warns(UserWarning, match="time_limit=5 is over.* 1 of 100 candidates"):
         search.fit(*cancer)
+    # Others would take seconds to start, of the next limit.
+    assert processes == {process.pid for process in active_children()} != set()
+    with joblib.parallel_config(backend="multiprocessing", n_jobs=2):
+        found = GridSearchCV(MODEL, RATES, cv=2).fit(*cancer)
+        assert len(fit_many([MODEL, MODEL], *cancer)) == 2
+    expected = GridSearchCV(MODEL, RATES, cv=2).fit(*cancer)
+    assert_same_results(found.cv_results_, expected.cv_results_)

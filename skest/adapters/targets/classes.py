@@ -133,12 +133,7 @@ class ClassTarget(Target):
         self, y: Any, gaps: bool, warn: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the labels, and those that are there in a type of their own."""
-        if hasattr(y, "dtype") and is_extension_array_dtype(y.dtype):
-            # Types of pandas with a gap of their own (Int64, string) come back as
-            # NumPy's, in which scikit-learn compares and sorts them.
-            values = pd.Series(y.to_numpy(dtype=object), dtype=object)
-            y = values.infer_objects().to_numpy()
-        y = column_or_1d(y, warn=warn)
+        y = column_or_1d(in_numpy_type(y), warn=warn)
         known = y
         if gaps:
             known = y[~pd.isna(y)]
@@ -146,6 +141,17 @@ class ClassTarget(Target):
                 known = pd.Series(known).infer_objects().to_numpy()
         _check_labels(known, self.owner)
         return y, known
+
+
+def in_numpy_type(y: Any) -> Any:
+    """Return labels in types of pandas with a gap of their own (Int64, string) in NumPy's.
+
+    In these scikit-learn compares and sorts them.
+    """
+    if not (hasattr(y, "dtype") and is_extension_array_dtype(y.dtype)):
+        return y
+    values = pd.Series(y.to_numpy(dtype=object), dtype=object)
+    return values.infer_objects().to_numpy()
 
 
 def _some(labels: list[Any]) -> str:
