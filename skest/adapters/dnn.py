@@ -53,8 +53,9 @@ class DNNParameters(OptimizerParameters):
         A name of `skest.optimizers.OPTIMIZERS`, a class of `torch.optim`, a function from
         parameters to an optimizer, or a list of pairs of a pattern of parameter names and
         one of these, as ``[("inputs.*", "adagrad"), ("*", "adam")]``. "auto" is AdamW with
-        betas of .9 and .95, at 20 times the rate for the numbers by which members scale
-        the inputs, and Adagrad at 25 times the rate for tables of embeddings.
+        betas of .9 and .95, and Adagrad at 25 times the rate for tables of embeddings;
+        the numbers by which members scale the inputs have up to 20 times the rate of the
+        recipe (a hundredth of the steps), so that columns that tell nothing fade.
     learning_rate : float, callable, "auto" or None
         "auto" is the recipe for tables: the rate falls to zero in four cosine cycles of
         doubling length, see `skest.optimizers.schedules.CosineCycles`, over the epochs

@@ -10,7 +10,12 @@ from torch import nn
 from skest.keys import ModeKeys
 from skest.optimizers.named import OptimizersLike, make_optimizers
 from skest.optimizers.row_sparse import is_row_table
-from skest.optimizers.schedules import LRSchedulerLike, RateFunction, make_lr_schedulers
+from skest.optimizers.schedules import (
+    CosineCycles,
+    LRSchedulerLike,
+    RateFunction,
+    make_lr_schedulers,
+)
 from skest.optimizers.state import NamedParameters
 
 # The second moments of Adam forget sooner than by default (.999): of what RealMLP does
@@ -20,8 +25,9 @@ _ADAM_BETAS = (0.9, 0.95)
 # higher one (tf.estimator's .05 beside .002).
 _TABLE_RATE = 25.0
 # What scales the input learns faster than the layers, which would learn the noise of
-# columns that tell nothing before these fade (RealMLP, arXiv 2407.04491, has 6).
-_SCALES_RATE = 20.0
+# columns that tell nothing before these fade (RealMLP, arXiv 2407.04491, has 6 times the
+# rate). In a short training it would run away from the layers: one more for 100 steps.
+_SCALES_RATE, _SCALES_STEPS = 20.0, 100
 
 
 class Part(NamedTuple):
@@ -32,9 +38,9 @@ class Part(NamedTuple):
     named_parameters : iterable of (str, Tensor)
         With the names that they have in the whole network.
     optimizer, learning_rate, options
-        As in `skest.optimizers.make_optimizers`. The optimizer "auto" is AdamW, at 20
-        times the rate for the scales of members, with Adagrad at 25 times the rate for
-        tables whose rows are looked up.
+        As in `skest.optimizers.make_optimizers`. The optimizer "auto" is AdamW, at up to
+        20 times the rate for the scales of members if the rate falls in `CosineCycles`,
+        with Adagrad at 25 times the rate for tables whose rows are looked up.
     """
 
     named_parameters: NamedParameters
@@ -114,9 +120,16 @@ def _shares(part: Part) -> Iterator[Part]:
     if dense:
         yield Part(dense, "adamw", rate, options)
     if scales:
-        yield Part(scales, "adamw", _times(rate, _SCALES_RATE), options)
+        yield Part(scales, "adamw", _times(rate, _faster_for_scales(rate)), options)
     if tables:
         yield Part(tables, "adagrad", _times(rate, _TABLE_RATE), {})
+
+
+def _faster_for_scales(rate: Any) -> float:
+    if not isinstance(rate, CosineCycles):
+        return 1.0  # they would not come to rest
+    n_steps = rate.first_step + rate.n_steps
+    return min(max(1.0, n_steps / _SCALES_STEPS), _SCALES_RATE)
 
 
 def _times(
