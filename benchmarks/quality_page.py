@@ -40,8 +40,9 @@ Estimators as constructed: the only argument is the seed, which moves the split 
 held out), too. The numbers in skest's recipe were chosen with a look at eight of these
 tables ({seen}),
 the number of members, the cycle to end with, what folds of few rows do, when whole
-numbers name things and how fast members learn their scales with a look at all. skest gets the table as it was read. For
-scikit-learn's models numbers are imputed and scaled and strings are one-hot; "linear" is
+numbers name things and how fast members learn their scales with a look at all. skest gets
+the table as it was read. For scikit-learn's models numbers are imputed and scaled and
+strings are one-hot; "linear" is
 `LogisticRegression(max_iter=1000)` or `Ridge`,
 "MLP" has early stopping and, in regression, a scaled target (without, it is better on the
 four smallest, and behind skest); "boosting" is

@@ -107,8 +107,8 @@ class Checkpoint:
         if optimizers and saved and len(saved) != len(optimizers):
             raise CheckpointMismatchError(
                 f"The checkpoint of step {self.global_step} holds {len(saved)} "
-                f"optimizer(s), but the model has {len(optimizers)}. Train it in a new "
-                "model_dir, or use the optimizers that it was trained with."
+                f"optimizer(s), but the model has {len(optimizers)}. Use those that it "
+                "was trained with, or take only its variables, by warm_start_from=."
             )
         # All or nothing: it compares names and shapes before it copies the first.
         load_variables(network, self.variables)

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -452,7 +453,9 @@ class RunConfig(FormerArguments):
         if self.model_dir is not None:
             check_is_local(self.model_dir, "'model_dir'")
             # The program may change its directory later.
-            object.__setattr__(self, "model_dir", os.path.abspath(self.model_dir))
+            absolute = os.path.abspath(self.model_dir)
+            kept = absolute if isinstance(self.model_dir, str) else Path(absolute)
+            object.__setattr__(self, "model_dir", kept)
         self._choose_save_interval()
         if self.save_checkpoints_steps is not None and (
             self.save_checkpoints_secs is not None
@@ -516,7 +519,7 @@ class RunConfig(FormerArguments):
         if theirs is None:
             return
         theirs = os.path.abspath(theirs)
-        if self.model_dir is not None and self.model_dir != theirs:
+        if self.model_dir is not None and os.fspath(self.model_dir) != theirs:
             raise ValueError(
                 f"'model_dir' is {str(self.model_dir)!r} here but {theirs!r} in the "
                 "environment (SKEST_CONFIG or TF_CONFIG). Give it in one of them."
@@ -632,7 +635,8 @@ def check_config(
         raise TypeError(f"'config' must be a RunConfig; got {type(config).__name__}.")
     if model_dir is None:
         return config
-    if config.model_dir not in (None, os.path.abspath(model_dir)):
+    absolute = os.path.abspath(model_dir)
+    if config.model_dir is not None and os.fspath(config.model_dir) != absolute:
         raise ValueError(
             "'model_dir' is given twice, with different values: "
             f"{str(model_dir)!r} here and {str(config.model_dir)!r} in 'config'."

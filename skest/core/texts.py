@@ -34,7 +34,7 @@ def without_zone(cell: Any) -> Any:
     """
     if isinstance(cell, str):
         # NumPy takes "20260131" for a year, and reads the clock for "now".
-        if cell not in ("", "NaT") and not DATE.fullmatch(cell):
+        if not DATE.fullmatch(cell) and cell not in ("", "NaT"):
             raise ValueError(f"{cell!r} is no date")
         # UTC is what comes out anyway: no datetime is made of such a string.
         cell = cell.removesuffix("Z").removesuffix("+00:00")

@@ -43,8 +43,8 @@ def parsed_numeric_column(
         "number" reads strings such as " 3.5", where blanks are missing. "seconds" gives
         the seconds since 1970 of dates and times, "month" 1 to 12, "weekday" 0 (Monday)
         to 6, "hour" 0 to 23, "day_of_year" 1 to 366. Dates are those of NumPy, pandas
-        and Python, or strings in ISO form, to the day at least ("2026-01-31",
-        "2026-01-31 12:30"); with a time zone they are taken in UTC.
+        and Python, or strings in ISO form, with the day, and hours with their minutes
+        ("2026-01-31", "2026-01-31 12:30"); with a time zone they are taken in UTC.
     default_value, dtype, normalizer, indicate_missing
         As in `numeric_column`.
 

@@ -124,9 +124,10 @@ class VocabularyColumn(KeyedCategoricalColumn):
         return is_learned and self.vocabulary == {"False": 0, "True": 1}
 
     def _check_spelling(self, given: list[Any]) -> None:
-        if not OF_BOOLEANS.isdisjoint(given):
+        wrong = [cell for cell in given if cell in OF_BOOLEANS]
+        if wrong:
             raise ValueError(
-                f"Column {self.key!r} holds {given}, where fit has seen True and False. "
+                f"Column {self.key!r} holds {wrong}, where fit has seen True and False. "
                 "Convert it, e.g. by .map({'true': True, 'false': False})."
             )
 

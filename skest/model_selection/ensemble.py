@@ -199,7 +199,9 @@ class EnsembleRegressor(_Ensemble, VotingRegressor):
 def _with_sum_1(probabilities: Any) -> NDArray[np.float64]:
     # Of float32 members: metrics of scikit-learn want sums as near 1 as the type is.
     found = np.asarray(probabilities, dtype=np.float64)
-    return found / found.sum(axis=-1, keepdims=True)
+    sums = found.sum(axis=-1, keepdims=True)
+    # OneVsRestClassifier may find that no class is likely at all.
+    return found / np.where(sums == 0, 1, sums)
 
 
 def labels_to_average(estimator: Any, y: Any) -> Any:

@@ -82,7 +82,7 @@ def test_model_dir_of_the_environment_can_be_replaced(monkeypatch):
     config = RunConfig()
     assert config.model_dir == os.path.abspath("theirs")
     assert config.replace(model_dir="mine").model_dir == os.path.abspath("mine")
-    assert RunConfig(model_dir=Path("theirs")).model_dir == config.model_dir
+    assert RunConfig(model_dir=Path("theirs")).model_dir == Path("theirs").absolute()
     with pytest.raises(ValueError, match="'model_dir' is '.*mine' here but '.*theirs'"):
         RunConfig(model_dir="mine")
 

@@ -14,8 +14,10 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.model_selection import KFold
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
 
 from skest import DNNClassifier, DNNRegressor, LinearRegressor
 from skest.exceptions import ExportError
@@ -270,3 +272,12 @@ def test_seeds_trained_together(table):
     found = EnsembleRegressor(numbers, weights=[1, 2]).fit(X, y)
     expected = VotingRegressor(numbers, weights=[1, 2]).fit(X, y)
     np.testing.assert_array_equal(found.predict(X), expected.predict(X))
+
+
+@pytest.mark.filterwarnings("ignore:The y_pro. values do not sum to one")
+def test_rows_of_which_no_class_is_likely_leave_the_ensemble():
+    rng = np.random.default_rng(0)
+    rare = OneVsRestClassifier(DecisionTreeClassifier(random_state=0))
+    search = GridSearchCV(rare, {"estimator__max_depth": [2, None]}, cv=3, ensemble=3)
+    search.fit(rng.normal(size=(150, 3)), rng.integers(3, size=150))
+    assert isinstance(search.best_estimator_, EnsembleClassifier)
