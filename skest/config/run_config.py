@@ -328,9 +328,8 @@ class RunConfig(FormerArguments):
     Parameters
     ----------
     model_dir : str or path, default=None
-        Directory of checkpoints; a relative path is made absolute here. None takes that
-        of the environment (`task`), if it has one, or else keeps the checkpoint in
-        memory, in the Estimator.
+        Directory of checkpoints. None takes that of the environment (`task`), if it has
+        one, or else keeps the checkpoint in memory, in the Estimator.
     random_seed : int, default=None
         Seed of initial weights, shuffling and dropout. None takes a new one for every
         call.
@@ -452,10 +451,6 @@ class RunConfig(FormerArguments):
             )
         if self.model_dir is not None:
             check_is_local(self.model_dir, "'model_dir'")
-            # The program may change its directory later.
-            absolute = os.path.abspath(self.model_dir)
-            kept = absolute if isinstance(self.model_dir, str) else Path(absolute)
-            object.__setattr__(self, "model_dir", kept)
         self._choose_save_interval()
         if self.save_checkpoints_steps is not None and (
             self.save_checkpoints_secs is not None
@@ -518,8 +513,7 @@ class RunConfig(FormerArguments):
         theirs = self.task.model_dir
         if theirs is None:
             return
-        theirs = os.path.abspath(theirs)
-        if self.model_dir is not None and os.fspath(self.model_dir) != theirs:
+        if self.model_dir is not None and Path(self.model_dir) != Path(theirs):
             raise ValueError(
                 f"'model_dir' is {str(self.model_dir)!r} here but {theirs!r} in the "
                 "environment (SKEST_CONFIG or TF_CONFIG). Give it in one of them."
@@ -635,8 +629,7 @@ def check_config(
         raise TypeError(f"'config' must be a RunConfig; got {type(config).__name__}.")
     if model_dir is None:
         return config
-    absolute = os.path.abspath(model_dir)
-    if config.model_dir is not None and os.fspath(config.model_dir) != absolute:
+    if config.model_dir is not None and Path(config.model_dir) != Path(model_dir):
         raise ValueError(
             "'model_dir' is given twice, with different values: "
             f"{str(model_dir)!r} here and {str(config.model_dir)!r} in 'config'."
