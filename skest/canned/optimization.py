@@ -112,15 +112,16 @@ def _shares(part: Part) -> Iterator[Part]:
     named = dict(items)
     tables = {name: p for name, p in named.items() if is_row_table(p)}
     scales = {name: p for name, p in named.items() if name.endswith("member_scales")}
-    dense = {name: p for name, p in named.items() if name not in {*tables, *scales}}
-    # AdamW has moments for all rows of a table and would move those that no row of a
-    # batch has.
+    apart = tables | scales
+    dense = {name: p for name, p in named.items() if name not in apart}
     options = {"betas": _ADAM_BETAS, **part.options}
     rate = part.learning_rate
     if dense:
         yield Part(dense, "adamw", rate, options)
     if scales:
         yield Part(scales, "adamw", _times(rate, _faster_for_scales(rate)), options)
+    # AdamW has moments for all rows of a table and would move those that no row of a
+    # batch has.
     if tables:
         yield Part(tables, "adagrad", _times(rate, _TABLE_RATE), {})
 

@@ -9,10 +9,10 @@ from typing import Any
 
 #: A date as a string that is read without being asked to.
 DATE = re.compile(
-    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d(:?\d\d)?)?)?(Z|\+00:00)?",
+    r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(?P<offset>[+-]\d\d(:?\d\d)?)?)?"
+    r"(Z|\+00:00)?",
     re.ASCII,
 )
-_WITH_OFFSET = re.compile(r".*[ T]\d\d:\d\d.*[+-]\d\d(:?\d\d)?", re.ASCII)
 
 
 def without_zone(cell: Any) -> Any:
@@ -34,11 +34,12 @@ def without_zone(cell: Any) -> Any:
     """
     if isinstance(cell, str):
         # NumPy takes "20260131" for a year, and reads the clock for "now".
-        if not DATE.fullmatch(cell) and cell not in ("", "NaT"):
+        found = DATE.fullmatch(cell)
+        if found is None and cell not in ("", "NaT"):
             raise ValueError(f"{cell!r} is no date")
         # UTC is what comes out anyway: no datetime is made of such a string.
         cell = cell.removesuffix("Z").removesuffix("+00:00")
-        if _WITH_OFFSET.fullmatch(cell):
+        if found and found["offset"] and cell.endswith(found["offset"]):
             cell = datetime.fromisoformat(cell)
     if isinstance(cell, datetime) and cell.tzinfo is not None:
         try:
