@@ -89,10 +89,12 @@ def _check_finite(
 
 def check_choice(value: Any, name: str, owner: str, choices: Collection[Any]) -> None:
     """Raise ValueError unless `value` is one of `choices`."""
-    # Identity first: what == makes of an array is no truth.
-    if not any(value is choice or value == choice for choice in choices):
+    # What == makes of an array is no truth.
+    is_array = bool(getattr(value, "ndim", 0))
+    if is_array or not any(value is choice or value == choice for choice in choices):
         listed = ", ".join(map(repr, choices))
-        raise ValueError(f"'{name}' of {owner} must be one of {listed}; got {value!r}.")
+        got = f"an object of type {type(value).__name__}" if is_array else repr(value)
+        raise ValueError(f"'{name}' of {owner} must be one of {listed}; got {got}.")
 
 
 def check_directory_name(value: Any, name: str, owner: str) -> None:

@@ -7,13 +7,12 @@ of it, from the element on at which a checkpoint was saved.
 """
 
 from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.file_input_fns import csv_input_fn, parquet_input_fn
 from skest.inputs.input_context import InputContext
 from skest.inputs.input_fns import (
-    csv_input_fn,
     generator_input_fn,
     numpy_input_fn,
     pandas_input_fn,
-    parquet_input_fn,
 )
 from skest.inputs.pipeline import Pipeline, Resumable
 

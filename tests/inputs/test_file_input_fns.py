@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import datetime
 import decimal
+import subprocess
 import sys
 import threading
 from functools import partial
 
+import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
@@ -180,7 +182,82 @@ def test_csv_types_and_delimiters(tmp_path):
     )()
     assert batch["zip"].tolist() == ["01234", "00001"]
     assert batch["n"].tolist() == [1, pd.NA]
-    assert batch["s"].tolist() == ["a", ""]
+    assert batch["s"].tolist() == ["a", None]
+
+
+def test_csv_gaps_are_those_of_pandas(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text('s,n\nNA,1\n"NA",NA\nNone,nan\n6" pipe,4\n"",<NA>\n')
+    (batch,) = csv_input_fn(path, shuffle=False)()
+    expected = pd.read_csv(path)
+    assert [s is not None for s in batch["s"]] == expected["s"].notna().tolist()
+    assert batch["s"][3] == expected["s"][3] == '6" pipe'
+    assert pd.isna(batch["n"]).tolist() == expected["n"].isna().tolist()
+    with pytest.raises(ValueError, match="Column 's' is the label and has 4 missing"):
+        list(csv_input_fn(path, label="s", shuffle=False)())
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_cells_of_several_lines_beyond_a_block(tmp_path, suffix):
+    table = pd.DataFrame({"x": np.arange(200_000)})
+    rng = np.random.default_rng(5)
+    table["s"] = np.where(rng.random(200_000) < 0.3, "two\nlines, of text", "one line")
+    table.loc[199_999, "s"] = "two\nlines"
+    path = tmp_path / f"t{suffix}"
+    table.to_csv(path, index=False)
+    batches = list(csv_input_fn(path, 50_000, shuffle=False)())
+    assert np.concatenate([b["s"] for b in batches]).tolist() == table["s"].tolist()
+
+
+@pytest.mark.parametrize("columns", [None, ["x"]])
+def test_a_quote_that_is_never_closed(tmp_path, columns):
+    path = tmp_path / "t.csv"
+    path.write_text("x,s\n" + "1,a\n" * 9 + '2,"6 inch\n' + "3,a\n" * 9)
+    with pytest.raises(ValueError, match="column 's' in row 10, '6 inch.*never closed"):
+        list(csv_input_fn(path, columns=columns, shuffle=False)())
+
+
+def test_csv_encodings(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("s\nZürich\n".encode("latin-1"))
+    with pytest.raises(
+        ValueError, match="Column 's' of .* not written as utf-8.*encod"
+    ):
+        csv_input_fn(path, shuffle=False)
+    (batch,) = csv_input_fn(path, shuffle=False, encoding="latin-1")()
+    assert batch["s"].tolist() == ["Zürich"]
+
+
+def test_types_that_files_have_in_common(tmp_path):
+    for name, ids, words in (
+        ("a", np.int32([1, 2]), [None, None]),
+        ("b", np.array([3, 4]), ["u", "v"]),
+        ("c", [5.5, None], pd.Categorical(["u", "v"])),
+    ):
+        table = pd.DataFrame({"i": ids, "s": words})
+        table.to_parquet(tmp_path / f"{name}.parquet")
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    for suffix in READERS:
+        (batch,) = make(tmp_path, suffix)()
+        np.testing.assert_array_equal(batch["i"], [1, 2, 3, 4, 5.5, np.nan])
+        assert batch["s"].tolist() == [None, None, "u", "v", "u", "v"]
+    # In CSV files, all values are texts in the first place.
+    (tmp_path / "d.csv").write_text("i,s\nA7,2024-01-01\n")
+    (batch,) = make(tmp_path, "csv")()
+    assert batch["i"].tolist() == ["1", "2", "3", "4", "5.5", None, "A7"]
+
+
+def test_csv_files_reach_workers_of_their_own(tmp_path):
+    for name in "ab":
+        frame().to_csv(tmp_path / f"{name}.csv", index=False)
+    read = cloudpickle.dumps(make(tmp_path, "csv"))
+    program = (
+        "import pickle, sys; f = pickle.load(sys.stdin.buffer); print(len(list(f())))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=read, capture_output=True, check=True
+    )
+    assert int(done.stdout) == 32
 
 
 # What is refused
@@ -208,6 +285,26 @@ def test_arguments(files, suffix, options, error, message):
         make(files, suffix, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"delimiter": ";;"}, "'delimiter' must be one character; got ';;'"),
+        (
+            {"encoding": "klingon"},
+            "'encoding' is 'klingon', which Python does not know",
+        ),
+        ({"column_types": {"words": "string"}}, "'words' is not .* mean 'word'"),
+        (
+            {"column_types": {"word": "text"}},
+            "'word' the type 'text', which Arrow does",
+        ),
+    ],
+)
+def test_arguments_of_csv(files, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(files, "csv", **options)
+
+
 @each_format
 def test_no_files(tmp_path, suffix):
     with pytest.raises(FileNotFoundError, match=r"No file .* .*\*.*current folder"):
@@ -223,10 +320,9 @@ def test_files_with_other_columns_are_named(files):
     with pytest.raises(ValueError, match=r"Column 'y' is not in '.*d\.parquet', which"):
         make(files, "parquet")
     assert len(column(make(files, "parquet", columns=["x"])(), "x")) == 2 * N
-    frame().astype({"y": float}).to_parquet(files / "d.parquet")
+    frame().astype({"y": bool}).to_parquet(files / "d.parquet")
     with pytest.raises(
-        ValueError,
-        match=r"Column 'y' is int64 in '.*a\.parquet', but double in '.*d\.par",
+        ValueError, match=r"'y' is int64 in .* '.*a\.parquet', but bool in '.*d\.par"
     ):
         make(files, "parquet")
     frame().drop(columns="y").to_csv(files / "d.csv", index=False)
@@ -277,14 +373,14 @@ def test_compressed_files_that_were_cut_off(tmp_path, n_rows):
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_value_of_another_type_than_the_file_began_with(tmp_path, prefetch):
     (tmp_path / "a.csv").write_text("x\n1\n2\n")
-    (tmp_path / "b.csv").write_text("x\n1\nhello\n")
+    (tmp_path / "b.csv").write_text("x\n" + "1\n" * 600_000 + "hello\n")
     input_fn = make(tmp_path, "csv", prefetch=prefetch)
     with pytest.raises(
         ValueError, match=r"b\.csv' can't be read.*hello.*'column_types'"
     ):
         list(input_fn())
-    input_fn = make(tmp_path, "csv", column_types={"x": "string"})
-    assert column(input_fn(), "x").tolist() == ["1", "2", "1", "hello"]
+    input_fn = make(tmp_path, "csv", column_types={"x": "string"}, prefetch=prefetch)
+    assert column(input_fn(), "x")[[0, -1]].tolist() == ["1", "hello"]
     assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
 
 
