@@ -2,18 +2,17 @@
 """Reads ``X`` as columns by key; with ``y`` they are `Rows`, which may be made distinct."""
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from pandas.util import hash_array, hash_pandas_object
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
-from skest.feature_columns.cells import as_array, flatten, holds_lists, warn_of_merged
+from skest.feature_columns.cells import as_array, warn_of_merged
 from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
 from skest.feature_columns.statistics import is_finite
 from skest.feature_columns.table import Table, TableColumns
@@ -375,113 +374,3 @@ def _matrix_of_frame(X: Any, reset: bool) -> np.ndarray:
                 "by a number or by NaN."
             )
     return np.column_stack(list(columns.values()))
-
-
-_Words = np.ndarray
-
-_FACTOR = np.uint64(0x100000001B3)  # of FNV, so that the order of the columns counts
-
-
-def distinct_rows(rows: Rows) -> Rows:
-    """Return the distinct rows of a table in an order that only their values decide.
-
-    Whatever is computed from the result takes a weight of 2 for exactly what two equal
-    rows are, and does not depend on the order of the rows.
-
-    Parameters
-    ----------
-    rows : Rows
-        Features and labels are compared; a row without a weight weighs 1.
-
-    Returns
-    -------
-    Rows
-        With the sums of the weights.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from skest.adapters.features import distinct_rows
-    >>> from skest.adapters.features import Rows
-    >>> from skest.feature_columns.table import TableColumns
-    >>> x, y = np.array(["a", "b", "a"], dtype=object), np.array([0, 1, 0])
-    >>> few = distinct_rows(Rows(TableColumns({"x": x}), y, None))
-    >>> sorted(zip(few.features["x"].tolist(), few.weight.tolist()))
-    [('a', 2.0), ('b', 1.0)]
-    """
-    prints = _fingerprints(rows)
-    order = np.argsort(prints, kind="stable")
-    differs = prints[order[1:]] != prints[order[:-1]]
-    starts = np.flatnonzero(np.concatenate([[True], differs]))
-    weight = np.ones(len(order)) if rows.weight is None else rows.weight[order]
-    return rows.take(order[starts])._replace(weight=np.add.reduceat(weight, starts))
-
-
-def _fingerprints(rows: Rows) -> _Words:
-    """Return a number for each row, equal for equal rows.
-
-    Of 1e7 different rows, two agree by chance with a probability of about 3e-6.
-    """
-    # A hash in place of a comparison: cells may be strings, lists or rows of a sparse
-    # matrix, which no sort of NumPy compares.
-    prints = np.zeros(rows.n_rows, dtype=np.uint64)
-    for words in _columns(rows.features, rows.labels):
-        prints = hash_array(prints * _FACTOR + words)
-    return prints
-
-
-def _columns(features: Any, labels: Any) -> Iterator[_Words]:
-    table = Table(features)
-    for key in table.keys:
-        sparse = table.holds_sparse(key)
-        yield from _words(table.sparse(key) if sparse else table.cells(key), key)
-    for key, values in _label_columns(labels):
-        yield from _words(values, key)
-
-
-def _label_columns(labels: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(labels, Mapping):
-        for values in labels.values():
-            yield from _label_columns(values)
-    elif hasattr(labels, "columns"):
-        yield from ((name, labels[name].to_numpy()) for name in labels.columns)
-    else:
-        yield "y", labels.tocsr() if issparse(labels) else labels
-
-
-def _words(cells: Any, key: Any) -> Iterator[_Words]:
-    """Yield hashes for the rows of a column, one array for each value."""
-    if issparse(cells):
-        canonical = cells.copy()
-        # Equal rows may be stored in two ways: with zeros, and with an entry in two
-        # parts.
-        canonical.sum_duplicates()
-        canonical.eliminate_zeros()
-        # A sum of hashes does not ask in which order the entries of a row are stored.
-        places = hash_array(canonical.indices)
-        entries = hash_array(places + hash_array(canonical.data))
-        yield _sums(entries, np.diff(canonical.indptr))
-    elif holds_lists(cells):
-        values, lengths = flatten(cells, key)
-        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        # The place in the list counts: [1, 2] is not [2, 1].
-        entries = (np.arange(len(starts)) - starts).astype(np.uint64)
-        for words in _words(values, key):
-            entries = hash_array(entries) + words
-        yield _sums(hash_array(entries), lengths)
-        yield lengths.astype(np.uint64)
-    elif cells.ndim > 1:
-        for column in np.asarray(cells).reshape(len(cells), -1).T:
-            yield from _words(column, key)
-    else:
-        hashes = hash_pandas_object(pd.Series(cells), index=False)
-        yield np.asarray(hashes, dtype=np.uint64)
-
-
-def _sums(entries: _Words, lengths: np.ndarray) -> _Words:
-    """Return the sums of the entries of each row, modulo 2**64."""
-    # One pass for all rows, however many entries each has; a difference modulo 2**64 is
-    # right where the sum has gone round.
-    total = np.concatenate([[np.uint64(0)], np.cumsum(entries, dtype=np.uint64)])
-    ends = np.cumsum(lengths)
-    return total[ends] - total[ends - lengths]

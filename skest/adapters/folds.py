@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import core_as_fitted
 from skest.adapters.held_out import Course, end_of_cycle, train_on_all
+from skest.adapters.repeated_rows import units_of
 from skest.adapters.targets.base import Scored, TargetScale
 from skest.canned.dnn import mean_logits
 from skest.core.console import voice
@@ -29,7 +30,7 @@ from skest.engine.evaluation import as_arrays
 from skest.engine.model import pure_model_fn
 from skest.estimators.estimator import Estimator
 from skest.heads.base import Head
-from skest.inputs.array_dataset import ArrayDataset
+from skest.inputs.array_dataset import ArrayDataset, take_rows
 from skest.spec import EstimatorSpec
 
 # Key of the mean of the logits, beside the raw features.
@@ -39,12 +40,13 @@ _LOGITS_KEY = "__logits__"
 def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
     """Train a network for each fold, and one on all rows, as far as was best there."""
     model._start(rows)
-    strata = model._strata(rows.labels)
+    units = units_of(rows)
+    strata = model._strata(take_rows(rows.labels, units.first))
     fold = fold_of_rows(
-        np.zeros(rows.n_rows, np.intp) if strata is None else strata,
+        np.zeros(len(units.first), np.intp) if strata is None else strata,
         n_folds,
         int(seed_sequence(course.seed).generate_state(1)[0]),
-    )
+    )[units.of_rows]
     say = voice(model.verbose)
     trials: list[Any] = []
     curves: list[list[float]] = []

@@ -17,7 +17,6 @@ from skest.adapters.features import (
     Rows,
     as_rows,
     count_samples,
-    distinct_rows,
     has_empty_column,
     holds_only_numbers,
     is_table,
@@ -25,6 +24,7 @@ from skest.adapters.features import (
     read_table,
 )
 from skest.adapters.recipe import AutoParameters
+from skest.adapters.repeated_rows import distinct_rows, units_of
 from skest.adapters.targets.base import Target
 from skest.core.checks import warn
 from skest.core.random import seed_sequence
@@ -159,14 +159,15 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 return rows, None
             from sklearn.model_selection import train_test_split  # as slow to load
 
+            units = units_of(rows)
             train, held_out = train_test_split(
-                np.arange(rows.n_rows),
+                np.arange(len(units.first)),
                 test_size=self.validation_fraction,
                 # Not None: that would draw from NumPy's global generator.
                 random_state=int(seed_sequence(seed).generate_state(1)[0]),
-                stratify=self._strata(rows.labels),
+                stratify=self._strata(take_rows(rows.labels, units.first)),
             )
-            return rows.take(train), rows.take(held_out)
+            return rows.take(units.rows_of(train)), rows.take(units.rows_of(held_out))
         if X_val is None or y_val is None:
             raise ValueError("'X_val' and 'y_val' must be given together.")
         if not self.early_stopping:

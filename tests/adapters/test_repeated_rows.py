@@ -2,12 +2,17 @@
 import numpy as np
 import pandas as pd
 import polars as pl
+import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from sklearn.metrics import log_loss
 
-from skest.adapters.features import Rows, count_samples, distinct_rows
+from skest import DNNClassifier
+from skest.adapters.features import Rows, count_samples
+from skest.adapters.repeated_rows import distinct_rows, units_of
+from skest.feature_columns.table import TableColumns
 
 COLUMNS = {
     "floats": np.array([0.5, np.nan, -0.0, 1e300, 2.0]),
@@ -78,3 +83,44 @@ def test_the_result_is_that_of_counting(cells, random):
     assert_array_equal(again.features["n"], found.features["n"])
     assert_array_equal(again.features["s"], found.features["s"])
     assert count_samples(again.features) == found.n_rows
+
+
+def rows(x, y):
+    return Rows(TableColumns({"x": np.asarray(x)}), np.asarray(y), None)
+
+
+def test_equal_rows_are_no_copies_where_labels_differ_or_few_are_equal():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=100), rng.normal(size=100)
+    few = rng.integers(0, 200, 2000)
+    for table in (
+        rows(x, y),
+        rows(np.append(x, x[:5]), np.append(y, y[:5])),
+        rows(np.tile(x[:50], 4), np.tile(y[:50], 4)),
+        rows(few, rng.integers(0, 2, 2000)),
+        rows(few, few / 100 + rng.normal(size=2000)),
+    ):
+        assert_array_equal(units_of(table).of_rows, np.arange(table.n_rows))
+    copies = rng.integers(0, 100, 300)
+    units = units_of(rows(x[copies], y[copies]))
+    assert len(units.first) == len(set(copies))
+    order = rng.permutation(len(units.first))
+    taken = units.rows_of(order)
+    assert_array_equal(np.sort(taken), np.arange(300))
+    starts = np.flatnonzero(np.diff(units.of_rows[taken], prepend=-1))
+    assert_array_equal(units.of_rows[taken][starts], order)
+
+
+# By folds, and by one part.
+@pytest.mark.parametrize("n_rows", [100, 300])
+@pytest.mark.parametrize("strings", [False, True])
+def test_copies_are_not_held_out_beside_their_like(n_rows, strings):
+    rng = np.random.default_rng(0)
+    X, X_new = rng.normal(size=(2, n_rows, 6)).round(3)
+    y, y_new = (rng.random(n_rows) < 1 / (1 + np.exp(-x[:, 0])) for x in (X, X_new))
+    if strings:
+        X, X_new = (pd.DataFrame(x.astype(str)).add_prefix("x") for x in (X, X_new))
+    copies = np.repeat(np.arange(n_rows), 6)
+    X = X.iloc[copies] if strings else X[copies]
+    model = DNNClassifier((32,), n_members=1, random_state=0).fit(X, y[copies])
+    assert log_loss(y_new, model.predict_proba(X_new)) < 0.75

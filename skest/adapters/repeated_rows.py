@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that are equal: counted once with `sampling="weighted"`, held out together."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from pandas.util import hash_array, hash_pandas_object
+from scipy.sparse import issparse
+
+from skest.adapters.features import Rows, count_samples
+from skest.feature_columns.cells import flatten, holds_lists
+from skest.feature_columns.table import Table
+from skest.feature_columns.target_statistics import label_numbers
+
+_Words = np.ndarray
+
+_FACTOR = np.uint64(0x100000001B3)  # of FNV, so that the order of the columns counts
+
+
+def distinct_rows(rows: Rows) -> Rows:
+    """Return the distinct rows of a table in an order that only their values decide.
+
+    Whatever is computed from the result takes a weight of 2 for exactly what two equal
+    rows are, and does not depend on the order of the rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        Features and labels are compared; a row without a weight weighs 1.
+
+    Returns
+    -------
+    Rows
+        With the sums of the weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.features import Rows
+    >>> from skest.adapters.repeated_rows import distinct_rows
+    >>> from skest.feature_columns.table import TableColumns
+    >>> x, y = np.array(["a", "b", "a"], dtype=object), np.array([0, 1, 0])
+    >>> few = distinct_rows(Rows(TableColumns({"x": x}), y, None))
+    >>> sorted(zip(few.features["x"].tolist(), few.weight.tolist()))
+    [('a', 2.0), ('b', 1.0)]
+    """
+    prints = _fingerprints(rows.features, rows.labels)
+    order = np.argsort(prints, kind="stable")
+    differs = prints[order[1:]] != prints[order[:-1]]
+    starts = np.flatnonzero(np.concatenate([[True], differs]))
+    weight = np.ones(len(order)) if rows.weight is None else rows.weight[order]
+    return rows.take(order[starts])._replace(weight=np.add.reduceat(weight, starts))
+
+
+class Units(NamedTuple):
+    """What is held out as a whole: rows that are copies of one.
+
+    Attributes
+    ----------
+    first : ndarray of shape (n_units,)
+        A row of each.
+    of_rows : ndarray of shape (n_rows,)
+        The unit of each row.
+    """
+
+    first: np.ndarray
+    of_rows: np.ndarray
+
+    def rows_of(self, units: np.ndarray) -> np.ndarray:
+        """Return the rows of some units, in their order."""
+        place = np.full(len(self.first), -1)
+        place[units] = np.arange(len(units))
+        places = place[self.of_rows]
+        order = np.argsort(places, kind="stable")
+        return order[places[order] >= 0]
+
+
+def units_of(rows: Rows) -> Units:
+    """Return the distinct rows of a table that has copies of them; else all rows.
+
+    Samples with replacement and oversampled classes have copies. Held out beside others
+    in training, they would reward what learns rows by heart. Where few values make rows
+    equal by chance, their labels differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.adapters.features import Rows
+    >>> from skest.adapters.repeated_rows import units_of
+    >>> from skest.feature_columns.table import TableColumns
+    >>> x = np.arange(100.0)
+    >>> table = Rows(TableColumns({"x": np.tile(x, 2)}), np.tile(x > 40, 2), None)
+    >>> units = units_of(table)
+    >>> units.rows_of(units.of_rows[[3, 1]])
+    array([  3, 103,   1, 101])
+    """
+    prints = _fingerprints(rows.features)
+    _, first, unit, counts = np.unique(
+        prints, return_index=True, return_inverse=True, return_counts=True
+    )
+    alone = Units(np.arange(rows.n_rows), np.arange(rows.n_rows))
+    if not _FEWEST_UNITS <= len(first) <= _MOST_DISTINCT * rows.n_rows:
+        return alone
+    repeated = counts[unit] > 1
+    y = np.nan_to_num(label_numbers(rows.labels, rows.n_rows)[repeated])
+    n_outputs, unit_of_repeated = y.shape[1], unit[repeated]
+    total, within = np.empty((2, n_outputs))
+    for k, values in enumerate(y.T):
+        means = np.bincount(unit_of_repeated, values, len(first)) / counts
+        total[k] = values.var()
+        within[k] = ((values - means[unit_of_repeated]) ** 2).mean()
+    is_chance = (within > _MOST_WITHIN * total).any()
+    return alone if is_chance else Units(first, unit)
+
+
+# Fewer distinct rows are no sample, and a few copies do no harm.
+_FEWEST_UNITS, _MOST_DISTINCT = 60, 0.9
+_MOST_WITHIN = 0.1  # of the variance of labels, in rows that are equal
+
+
+def _fingerprints(features: Any, labels: Any = None) -> _Words:
+    """Return a number for each row, equal for equal rows.
+
+    Of 1e7 different rows, two agree by chance with a probability of about 3e-6.
+    """
+    # A hash in place of a comparison: cells may be strings, lists or rows of a sparse
+    # matrix, which no sort of NumPy compares.
+    prints = np.zeros(count_samples(features), dtype=np.uint64)
+    for words in _columns(features, labels):
+        prints = hash_array(prints * _FACTOR + words)
+    return prints
+
+
+def _columns(features: Any, labels: Any) -> Iterator[_Words]:
+    table = Table(features)
+    for key in table.keys:
+        sparse = table.holds_sparse(key)
+        yield from _words(table.sparse(key) if sparse else table.cells(key), key)
+    for key, values in () if labels is None else _label_columns(labels):
+        yield from _words(values, key)
+
+
+def _label_columns(labels: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(labels, Mapping):
+        for values in labels.values():
+            yield from _label_columns(values)
+    elif hasattr(labels, "columns"):
+        yield from ((name, labels[name].to_numpy()) for name in labels.columns)
+    else:
+        yield "y", labels.tocsr() if issparse(labels) else labels
+
+
+def _words(cells: Any, key: Any) -> Iterator[_Words]:
+    """Yield hashes for the rows of a column, one array for each value."""
+    if issparse(cells):
+        canonical = cells.copy()
+        # Equal rows may be stored in two ways: with zeros, and with an entry in two
+        # parts.
+        canonical.sum_duplicates()
+        canonical.eliminate_zeros()
+        # A sum of hashes does not ask in which order the entries of a row are stored.
+        places = hash_array(canonical.indices)
+        entries = hash_array(places + hash_array(canonical.data))
+        yield _sums(entries, np.diff(canonical.indptr))
+    elif holds_lists(cells):
+        values, lengths = flatten(cells, key)
+        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        # The place in the list counts: [1, 2] is not [2, 1].
+        entries = (np.arange(len(starts)) - starts).astype(np.uint64)
+        for words in _words(values, key):
+            entries = hash_array(entries) + words
+        yield _sums(hash_array(entries), lengths)
+        yield lengths.astype(np.uint64)
+    elif cells.ndim > 1:
+        for column in np.asarray(cells).reshape(len(cells), -1).T:
+            yield from _words(column, key)
+    else:
+        hashes = hash_pandas_object(pd.Series(cells), index=False)
+        yield np.asarray(hashes, dtype=np.uint64)
+
+
+def _sums(entries: _Words, lengths: np.ndarray) -> _Words:
+    """Return the sums of the entries of each row, modulo 2**64."""
+    # One pass for all rows, however many entries each has; a difference modulo 2**64 is
+    # right where the sum has gone round.
+    total = np.concatenate([[np.uint64(0)], np.cumsum(entries, dtype=np.uint64)])
+    ends = np.cumsum(lengths)
+    return total[ends] - total[ends - lengths]
