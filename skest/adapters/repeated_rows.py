@@ -54,6 +54,12 @@ def distinct_rows(rows: Rows) -> Rows:
     return rows.take(order[starts])._replace(weight=np.add.reduceat(weight, starts))
 
 
+# Fewer distinct rows are no sample. A bootstrap has .63 of distinct rows; where fewer are
+# equal, new rows may be copies, too (of wines, with which the loss would be .04 higher).
+_FEWEST_UNITS, _MOST_DISTINCT = 60, 0.7
+_MOST_WITHIN = 0.1  # of the variance of labels, in rows that are equal
+
+
 class Units(NamedTuple):
     """What is held out as a whole: rows that are copies of one.
 
@@ -78,7 +84,7 @@ class Units(NamedTuple):
 
 
 def units_of(rows: Rows) -> Units:
-    """Return the distinct rows of a table that has copies of them; else all rows.
+    """Return the distinct rows of a table that is full of copies; else all rows.
 
     Samples with replacement and oversampled classes have copies. Held out beside others
     in training, they would reward what learns rows by heart. Where few values make rows
@@ -113,11 +119,6 @@ def units_of(rows: Rows) -> Units:
         within[k] = ((values - means[unit_of_repeated]) ** 2).mean()
     is_chance = (within > _MOST_WITHIN * total).any()
     return alone if is_chance else Units(first, unit)
-
-
-# Fewer distinct rows are no sample, and a few copies do no harm.
-_FEWEST_UNITS, _MOST_DISTINCT = 60, 0.9
-_MOST_WITHIN = 0.1  # of the variance of labels, in rows that are equal
 
 
 def _fingerprints(features: Any, labels: Any = None) -> _Words:
