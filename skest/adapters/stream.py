@@ -21,7 +21,9 @@ from skest.core.checks import former_arguments
 from skest.core.console import voice
 from skest.feature_columns.columns import FeatureColumns
 from skest.hooks.base import Run
+from skest.inputs.array_dataset import take_rows
 from skest.inputs.batches import Source
+from skest.inputs.files import BatchOfPiece
 from skest.inputs.input_context import InputContext
 from skest.inputs.sharding import call_input_fn, call_sharded
 from skest.keys import ModeKeys
@@ -216,14 +218,25 @@ class StreamTrained(SkestEstimator):
         # A table is one that `input_fn` returns, an ArrayDataset: it knows its own
         # batches.
         raw = source.batches() if source.table is None else iter(source.table)
+        piece: Any = None
         for batch in raw:
-            pair = batch if isinstance(batch, tuple) else (batch, None)
-            rows = self._rows_of(pair)
-            features = self._training_features(rows)
-            if rows.weight is not None:
-                # As they are: a mean of one in every batch would be another weighting.
-                features = features | {WEIGHT_KEY: rows.weight}
-            yield features, rows.labels
+            X, y = batch if isinstance(batch, tuple) else (batch, None)
+            if not isinstance(X, BatchOfPiece):
+                yield self._checked(X, y)
+                continue
+            if X.piece is not piece:
+                piece, checked = X.piece, self._checked(*X.piece)
+            features, labels = (take_rows(part, X.rows) for part in checked)
+            yield BatchOfPiece(features, checked, X.rows), labels
+
+    def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Return features and labels as the core takes them."""
+        rows = self._rows_of((X, y))
+        features = self._training_features(rows)
+        if rows.weight is not None:
+            # As they are: a mean of one in every batch would be another weighting.
+            features = features | {WEIGHT_KEY: rows.weight}
+        return features, rows.labels
 
 
 @dataclass

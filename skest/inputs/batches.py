@@ -20,8 +20,9 @@ from skest.core.console import said_if_long
 from skest.feature_columns.cells import as_cells
 from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
+from skest.inputs.files import BatchOfPiece
 from skest.inputs.loaders import repeatable
-from skest.inputs.pipeline import Resumable
+from skest.inputs.pipeline import Pipeline, Resumable
 
 _END = object()
 _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
@@ -60,6 +61,8 @@ class Source:
             data = repeatable(data)
         # An ArrayDataset is one, and to ask if anything is one takes long.
         resumable = data if isinstance(data, ArrayDataset | Resumable) else None
+        if isinstance(resumable, Pipeline):
+            resumable = resumable.with_pieces()
         self._kind = resumable.kind if resumable is not None else type(data).__name__
         self._seeds = list(resumable.seeds) if resumable is not None else []
         self._n_skipped = 0
@@ -211,8 +214,8 @@ def tensor_batches(
     """Return an iterator of encoded batches on the device.
 
     A table in memory is encoded as a whole, here and now, so that wrong values are
-    refused before the first step, unless `rows_at_once` says otherwise; other data is
-    encoded batch by batch.
+    refused before the first step, unless `rows_at_once` says otherwise; files are encoded
+    some thousand rows at a time, other data batch by batch.
 
     Parameters
     ----------
@@ -270,7 +273,22 @@ def tensor_batches(
             return batches_of(source.table)
     move = _mover(device)
     # As a generator: a batch is encoded when it is asked for.
-    return (move(encoded(*batch)) for batch in source.batches())
+    return (move(batch) for batch in _encoded_batches(source, encoded))
+
+
+def _encoded_batches(
+    source: Source, encoded: Callable[[Any, Any], Any]
+) -> Iterator[tuple[Any, Any]]:
+    leaves: tuple[Any, ...] = ()
+    piece = nest = None
+    for features, labels in source.batches():
+        if not isinstance(features, BatchOfPiece):
+            yield encoded(features, labels)
+            continue
+        if features.piece is not piece:
+            piece = features.piece
+            leaves, nest = _flattened(encoded(*piece))
+        yield _nested(nest, [leaf[features.rows] for leaf in leaves])
 
 
 def _common_rows(data: Any) -> int | None:

@@ -34,6 +34,27 @@ class Part:
     n_rows: int | None
 
 
+class BatchOfPiece(dict[str, Any]):
+    """Features of a batch that know the larger piece which they are cut from.
+
+    To encode a piece at once takes a tenth of the time.
+
+    Parameters
+    ----------
+    features : dict of arrays
+        Of the batch.
+    piece : features and labels
+        Of the piece, which all of its batches share.
+    rows : slice
+        Those of the batch.
+    """
+
+    def __init__(self, features: Any, piece: tuple[Any, Any], rows: slice) -> None:
+        super().__init__(features)
+        self.piece = piece
+        self.rows = rows
+
+
 @dataclass(frozen=True, eq=False)
 class FileBatches:
     """Batches of the rows of some files, of which a bounded part is in memory.
@@ -60,6 +81,8 @@ class FileBatches:
         Seed of the orders: epoch ``e`` always has the order given by ``(seed, e)``.
     n_skipped : int, default=0
         How many of the first batches are left out.
+    with_pieces : bool, default=False
+        Whether features are `BatchOfPiece`.
     """
 
     files: str
@@ -73,6 +96,7 @@ class FileBatches:
     num_epochs: int | None
     seed: int
     n_skipped: int = 0
+    with_pieces: bool = False
     is_restartable: ClassVar[bool] = True  # the files can be read again
 
     @property
@@ -190,16 +214,15 @@ class FileBatches:
         # One piece of memory, so that NumPy gets views where there are no gaps.
         table = table.combine_chunks()
         features = {name: as_numpy(table[name], name) for name in self.features}
-        labels = {name: self._label(table[name], name) for name in self.labels}
+        each = {name: self._label(table[name], name) for name in self.labels}
+        labels = each[self.labels[0]] if self.single_label else each or None
+        piece = features, labels
         for start in range(0, len(table), self.batch_size):
             rows = slice(start, start + self.batch_size)
             batch = take_rows(features, rows)
-            if not labels:
-                yield batch
-            elif self.single_label:
-                yield batch, take_rows(labels[self.labels[0]], rows)
-            else:
-                yield batch, take_rows(labels, rows)
+            if self.with_pieces:
+                batch = BatchOfPiece(batch, piece, rows)
+            yield batch if labels is None else (batch, take_rows(labels, rows))
 
     def _label(self, column: Any, name: str) -> Any:
         # Features may have gaps; to guess a label would be to make up data.

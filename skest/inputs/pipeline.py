@@ -12,6 +12,7 @@ import numpy as np
 
 from skest.core.checks import check_integer
 from skest.core.random import seed_sequence
+from skest.inputs.files import FileBatches
 from skest.inputs.input_context import InputContext
 from skest.inputs.loaders import SeededLoader, repeatable
 from skest.inputs.stages import (
@@ -336,6 +337,16 @@ class Pipeline:
         n, index = context.num_input_pipelines, context.input_pipeline_id
         # Each worker reads all elements, and computes with its own only.
         pipeline._stages = (Shard(n, index), *stages)
+        return pipeline
+
+    def with_pieces(self) -> "Pipeline":
+        """Return the same pipeline, for who encodes batches of files in larger pieces."""
+        # What is done to a batch on its way is not done to the piece.
+        is_plain = all(isinstance(stage, Prefetch) for stage in self._stages)
+        if not isinstance(self._source, FileBatches) or not is_plain:
+            return self
+        pipeline = copy.copy(self)
+        pipeline._source = replace(self._source, with_pieces=True)
         return pipeline
 
     def _with(self, stage: Stage) -> "Pipeline":

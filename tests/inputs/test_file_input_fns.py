@@ -436,6 +436,33 @@ def test_a_canned_model_trains_out_of_core(files, suffix):
     assert not [t for t in threading.enumerate() if t.name == "skest-prefetch"]
 
 
+@each_format
+def test_pieces_are_encoded_as_their_batches_are(files, suffix):
+    """What a user does to batches on the way counts."""
+    plain = make(files, suffix, label="y", shuffle=True, seed=0, batch_size=48)
+
+    def mapped():
+        return plain().map(lambda batch: batch)
+
+    def halved():
+        for features, labels in plain():
+            features["x"] = features["x"] / 2
+            yield features, labels
+
+    def halved_in_map():
+        return plain().map(
+            lambda batch: (batch[0].update(x=batch[0]["x"] / 2), batch)[1]
+        )
+
+    a, b, c, d = (
+        canned(dropout=0.0).train(f).evaluate(make(files, suffix, label="y"))
+        for f in (plain, mapped, halved, halved_in_map)
+    )
+    assert a == b
+    assert c == d
+    assert a["loss"] != c["loss"]
+
+
 def test_types_are_those_of_the_first_file_with_values(tmp_path):
     for i, text in enumerate(["a,b,y\n", "a,b,y\n1,,0\n", "a,b,y\n2,x,1\n"]):
         (tmp_path / f"part-{i}.csv").write_text(text)
