@@ -194,6 +194,43 @@ def test_numbers_that_name_things(home, capsys):
         assert sold < 3
 
 
+def test_codes_stay_strings_in_files_where_all_look_like_numbers(home, capsys):
+    rng = np.random.default_rng(0)
+    codes = rng.choice(["007", "12", "A7", "A12"], 400)
+    rows = pd.DataFrame(
+        {
+            "code": codes,
+            "text": np.where(
+                rng.random(400) < 0.2, " ", rng.normal(size=400).astype(str)
+            ),
+            "flag": rng.random(400) < 0.5,
+            "x": rng.normal(size=400),
+            "kind": np.where(np.char.startswith(codes, "A"), "A", "1"),
+        }
+    )
+    rows.to_csv(home / "codes.csv", index=False)
+    assert run(home, "train codes.csv --target kind -o codes --model linear") == 0
+    report = json.loads((home / "codes" / "report.json").read_text())
+    assert report["strings"] == ["code", "text", "kind"]
+    (home / "digits.csv").write_text(
+        "code,text,flag,x,kind\n12,1.5,true,0.5,1\n007,,false,,1\n"
+    )
+    assert run(home, "export codes -o codes-export --example digits.csv") == 0
+    (home / "blank.csv").write_text("code,text,flag,x\n,2,TRUE,0.5\nNA,2,True,0.5\n")
+    capsys.readouterr()
+    for model in ("codes", "codes-export"):
+        digits = answer(home, f"predict {model} digits.csv", capsys)
+        assert [row["prediction"] for row in digits] == ["1", "1"]
+        blank, na = answer(home, f"predict {model} blank.csv", capsys)
+        assert blank == na
+    assert answer(home, "evaluate codes digits.csv", capsys)["rows"] == 2
+    # Types are guessed for a model that does not say which columns held strings.
+    del report["strings"]
+    (home / "codes" / "report.json").write_text(json.dumps(report))
+    rows[2:].to_csv(home / "more.csv", index=False)
+    assert run(home, "predict codes more.csv") == 0
+
+
 def test_blank_cells_of_a_target_are_gaps(home, capsys):
     rows = "".join(f"{i},{i / 2 if i % 5 else ' '}\n" for i in range(50))
     (home / "blanks.csv").write_text(f"a,b\n{rows}")

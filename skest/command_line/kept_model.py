@@ -27,7 +27,7 @@ def evaluate(
     tables.add_json_option(parser)
     options = parser.parse_args(arguments)
     model, report = tables.load_model(options.model)
-    table = tables.read_table(options.data, options.separator)
+    table = tables.read_table(options.data, options.separator, _strings_of(report))
     y = tables.target_of(table, report["target"], "the target")
     # As `skest train`, which leaves out rows without target.
     known = y.notna()
@@ -95,8 +95,8 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
     if options.output is not None:
         tables.check_writable(options.output)
     # The model first: a wrong directory is told before a large table is read.
-    answers_of = _answers_of(options.model)
-    table = tables.read_table(options.data, options.separator)
+    answers_of, strings = _answers_of(options.model)
+    table = tables.read_table(options.data, options.separator, strings)
     kept = {name: tables.column_of(table, name, "--keep") for name in options.keep}
     answer = pd.DataFrame({**kept, **answers_of(table)}, index=table.index)
     if options.json and options.output is None:
@@ -110,8 +110,18 @@ def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict")
     return 0
 
 
-def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
-    """Return what gives the columns that a trained or exported model has for a table."""
+def _strings_of(report: Mapping[str, Any]) -> list[str]:
+    strings: list[str] = report.get("strings", [])  # models of earlier versions lack it
+    return strings
+
+
+def _answers_of(
+    directory: str,
+) -> tuple[Callable[[pd.DataFrame], dict[str, Any]], list[str]]:
+    """Return what gives the columns that a trained or exported model has for a table.
+
+    And which columns the table must have as strings.
+    """
     if tables.is_export(Path(directory)):
         exported = load(directory)
 
@@ -134,7 +144,14 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
                 answers |= _by_class(names, found["probabilities"])
             return answers
 
-        return answers_of_export
+        # Booleans are strings to graphs, and have several spellings in files.
+        takes_strings = {
+            name
+            for name, feature in exported.features.items()
+            if feature["dtype"] == "string" and not feature.get("booleans")
+        }
+        names = exported.names_of().items()
+        return answers_of_export, [name for name, of in names if of in takes_strings]
     model, report = tables.load_model(directory)
 
     def answers_of_model(table: pd.DataFrame) -> dict[str, Any]:
@@ -144,7 +161,7 @@ def _answers_of(directory: str) -> Callable[[pd.DataFrame], dict[str, Any]]:
             answers |= _by_class(model.classes_, model.predict_proba(X))
         return answers
 
-    return answers_of_model
+    return answers_of_model, _strings_of(report)
 
 
 def _by_class(classes: Any, probabilities: Any) -> dict[str, Any]:
@@ -185,7 +202,8 @@ def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -
     model, report = tables.load_model(options.model)
     example = None
     if options.example is not None:
-        table = tables.read_table(options.example, options.separator)
+        strings = _strings_of(report)
+        table = tables.read_table(options.example, options.separator, strings)
         rows = tables.features_of(table, report)
         model.predict(rows)  # a wrong cell is refused by what it holds
         # All rows were tried above, and these are written into the version.

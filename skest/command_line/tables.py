@@ -55,8 +55,19 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="answer in JSON")
 
 
-def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
+def read_table(
+    path: str, separator: str = ",", strings: Collection[str] = ()
+) -> "pd.DataFrame":
     """Read a CSV or Parquet file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    separator : str, default=","
+        Between the cells of a CSV file.
+    strings : collection of str
+        Columns that a CSV file has as strings, whatever their cells look like.
 
     Raises
     ------
@@ -79,8 +90,13 @@ def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
             if path.lower().endswith(_PARQUET):
                 table = pd.read_parquet(path)
             else:
-                # Else types are guessed block by block, and a column may hold "1" and 1.
-                table = pd.read_csv(path, sep=separator, low_memory=False)
+                table = pd.read_csv(
+                    path,
+                    sep=separator,
+                    dtype=dict.fromkeys(strings, str),
+                    # Else types are guessed block by block: a column may hold "1" and 1.
+                    low_memory=False,
+                )
         except ImportError:
             raise ImportError(
                 "Parquet files need pyarrow. Install it by `pip install pyarrow`."
@@ -97,6 +113,19 @@ def read_table(path: str, separator: str = ",") -> "pd.DataFrame":
     # Parquet may have numbers for names, and options of a command are texts.
     table.columns = table.columns.map(str)
     return table
+
+
+def strings_in(table: "pd.DataFrame") -> list[str]:
+    """Return the columns that hold strings, and gaps perhaps."""
+    from pandas.api.types import infer_dtype
+
+    others = table.select_dtypes(exclude="number")
+    return [
+        str(name)
+        for name, column in others.items()
+        # As objects: of categories it is asked what they are.
+        if infer_dtype(np.asarray(column, object)) == "string"
+    ]
 
 
 def column_of(

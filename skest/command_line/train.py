@@ -187,6 +187,8 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
         "classes": getattr(model, "classes_", None),
         "estimator": type(model).__name__,
         "features": list(X.columns),
+        # Types are guessed anew in each CSV file, in which all codes may be numbers.
+        "strings": tables.strings_in(table[[*X.columns, options.target]]),
         "reads": _read_by(model, X),
         "rows_trained": len(train),
         "rows_held_out": len(held_out),

@@ -231,6 +231,8 @@ def _check_feature(where: str, feature: Any) -> None:
         and isinstance(feature.get("numbers_only"), bool),
         "from_texts": dtype not in ("string", "bool")
         and isinstance(feature.get("from_texts"), bool),
+        "integers_only": dtype == "float64"
+        and isinstance(feature.get("integers_only"), bool),
         "unit": dtype == "int64" and feature.get("unit") in ("us", MICROSECONDS),
         "columns": are_names and shape[1:] == [len(set(columns))] == [len(columns)],
     }

@@ -23,6 +23,8 @@ Parts = Mapping[str, Sequence[str]]
 #: Strings that are no number, but a missing one. Operator set 18 has nothing that strips
 #: strings: a graph has a table of these, and so no others are taken here.
 BLANKS = tuple(" " * n for n in range(9))
+# Floats hold every integer up to here, and not every one beyond.
+_EXACT_INTEGERS = 2.0**53
 
 
 def names_taken(names: Sequence[str], parts: Parts) -> dict[str, str]:
@@ -170,7 +172,8 @@ class Feature:
         ``columns``, if it is made of several columns of a table; ``texts_only``, if an
         integer is no text; ``numbers_only``, if a text must be a number or blank;
         ``from_texts``, if a number may be written as a text; ``booleans``, if "true" is
-        none of "True" and "False"; and ``unit``, if the numbers are dates: microseconds
+        none of "True" and "False"; ``integers_only``, if floats must be whole and exact,
+        for they are categories, too; and ``unit``, if the numbers are dates: microseconds
         since 1970.
     """
 
@@ -184,6 +187,7 @@ class Feature:
         self._numbers_only = bool(spec.get("numbers_only"))
         self._from_texts = bool(spec.get("from_texts"))
         self._are_booleans = bool(spec.get("booleans"))
+        self._integers_only = bool(spec.get("integers_only"))
         self._is_date = spec.get("unit") is not None
         self._is_vector = self.shape[1:] not in ((), (1,))
         missing = spec.get("missing")
@@ -395,11 +399,15 @@ class Feature:
                 array = _objects(numbers, cells.shape)
             if not is_float:
                 return self._whole(array)
+            if self._integers_only:
+                self._refuse_booleans(array)
             # First as Python has them, of which float32 is made as for the training.
             array = array.astype(np.float64) if array.dtype == object else array
             if array.dtype != self.dtype:
                 with np.errstate(over="ignore"):  # it becomes infinite, and is refused
                     array = array.astype(self.dtype)
+            if self._integers_only:
+                self._check_integers(array)
             return array if np.isfinite(array).all() else self._finite(array)
         except OverflowError:
             raise ValueError(
@@ -445,8 +453,7 @@ class Feature:
             self._known_missing()
         return array
 
-    def _whole(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return whole numbers as the feature's dtype; refuse what it can't hold."""
+    def _refuse_booleans(self, array: NDArray[Any]) -> None:
         # In an array of objects, booleans are equal to 0 and 1 and would pass as such.
         is_object = array.dtype == object
         kinds = set(map(type, array.ravel().tolist())) if is_object else set()
@@ -455,6 +462,20 @@ class Feature:
                 f"The feature {self.name!r} takes whole numbers; got booleans, which are "
                 "other categories to feature columns. Convert them as for the training."
             )
+
+    def _check_integers(self, array: NDArray[Any]) -> None:
+        there = array[np.isfinite(array)]
+        # Beyond, other integers have become the same float.
+        wrong = there[(there != np.floor(there)) | (np.abs(there) >= _EXACT_INTEGERS)]
+        if len(wrong):
+            raise ValueError(
+                f"The feature {self.name!r} takes whole numbers below 2**53, which are "
+                f"categories, too; got {wrong[0]}. Convert it as for the training."
+            )
+
+    def _whole(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return whole numbers as the feature's dtype; refuse what it can't hold."""
+        self._refuse_booleans(array)
         if array.dtype.kind == "f" and np.isnan(array).any():
             array = array.astype(object)
             # NaN is the only value that differs from itself; no integer stands for it.

@@ -25,6 +25,9 @@ from skest.export.artifact import (
 )
 from skest.export.raw_values import Feature, columns_of, names_taken
 
+ROWS_AT_ONCE = 8192
+"""The engine keeps what it computes of all rows that it is given: kilobytes of each."""
+
 
 class Model:
     """An exported model that runs.
@@ -146,8 +149,15 @@ class Model:
         n_rows = {name: len(values) for name, values in feeds.items()}
         if len(set(n_rows.values())) > 1:
             raise ValueError(f"All features must have as many rows; got {n_rows}.")
-        if any(n_rows.values()):
-            return self._session.run(names, feeds)
+        # Lists are filled up in all rows by now: answers of all pieces have one width.
+        pieces = [
+            self._session.run(
+                names, {key: v[at : at + ROWS_AT_ONCE] for key, v in feeds.items()}
+            )
+            for at in range(0, max(n_rows.values(), default=0), ROWS_AT_ONCE)
+        ]
+        if pieces:
+            return [np.concatenate(found) for found in zip(*pieces, strict=True)]
         # To sort no rows ends the process of ONNX Runtime before 1.31: one of zeros or
         # empty texts, and of lists with one item, so that those tied have as many.
         one = {name: self._features[name].one_row() for name in cells}

@@ -81,8 +81,8 @@ def made_up_rows(
             words = known.get(spec.name, ())
             if is_plain:
                 # Of integers the first are 0 and 1, which any identity column takes.
-                is_float = spec.dtype.startswith("float")
-                words = words[:2] or (_POSITIVE if is_float else ())
+                is_any = spec.dtype.startswith("float") and not spec.integers_only
+                words = words[:2] or (_POSITIVE if is_any else ())
             rows[spec.name] = [_cell(own, words, int(n), draw) for n in lengths]
         try:
             with np.errstate(divide="ignore", invalid="ignore"):
@@ -124,6 +124,8 @@ def _values(
     # About two of sixteen: most rows show what present values give.
     elif may_miss and draw.random() < 0.1:
         return None
+    elif spec.integers_only:
+        known = known or [0, 1]
     if spec.unit is not None and not known:
         return int(draw.integers(-(2**50), 2**51))  # from 1934 to 2041
     if known:
@@ -141,6 +143,10 @@ def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
         cells = Feature(spec.name, spec.to_json()).feed(columns[spec.name])
         absent = np.asarray((cells != cells) | (cells == spec.missing), bool)
         lengths = _lengths(~absent) if None in spec.shape[1:] else None
+        if (
+            spec.integers_only
+        ):  # feature columns take no floats of an array for categories
+            cells = np.where(absent, 0, cells).astype(np.int64)
         if absent.any() and spec.dtype != "string":
             cells = cells.astype(object)
             cells[absent] = None
@@ -171,7 +177,8 @@ def cells_of(spec: InputSpec, cells: list[Any]) -> Any:
         return np.asarray(cells, object).ravel()
     if spec.dtype.startswith("float") and None not in spec.shape[1:]:
         array = np.asarray(cells)  # whole numbers may be categories, too
-        array = array.astype(np.float64) if array.dtype == object else array
+        if array.dtype == object and not spec.integers_only:
+            array = array.astype(np.float64)
         return array.reshape(len(cells), *spec.shape[1:])
     if spec.dtype == "int64" and spec.missing is None:
         return np.asarray(cells, np.int64).reshape(len(cells), *spec.shape[1:])

@@ -186,6 +186,7 @@ BEFORE = {
     "range": (feature("tags", missing=2**63), "'tags' of int64 can't have"),
     "numbers": (feature("city", numbers_only=1), "have 1 for its 'numbers_only'"),
     "written": (feature("city", from_texts=True), "have True for its 'from_texts'"),
+    "integers": (feature("city", integers_only=True), "for its 'integers_only'"),
     "unit": (feature("tags", unit="ms"), "can't have 'ms' for its 'unit'"),
     "output": (
         manifest(lambda m: predict(m)["outputs"]["labels"].update(dtype={})),

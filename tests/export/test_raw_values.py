@@ -17,6 +17,7 @@ TEXT = {"dtype": "string", "shape": [None, 1], "missing": ""}
 NUMBER = {"dtype": "float64", "shape": [None, 1], "missing": "nan"}
 WHOLE = {"dtype": "int64", "shape": [None, 1]}
 WRITTEN = {**NUMBER, "from_texts": True}
+KEY = {**NUMBER, "integers_only": True}
 CODE = {"dtype": "int32", "shape": [None, 1], "missing": -1}
 BAG = {"dtype": "string", "shape": [None, None], "missing": "", "delimiter": "|"}
 IDS = {"dtype": "int64", "shape": [None, None], "missing": -1}
@@ -50,6 +51,7 @@ NO_STEP = [np.nan, np.nan]
         ({**WHOLE, "from_texts": True}, ["3", 4], [3, 4]),
         (WHOLE, [2**62 + 1, -(2**63)], [2**62 + 1, -(2**63)]),
         (WHOLE, [3.0], [3]),
+        (KEY, [3, 4.0, None], [3, 4, np.nan]),
         (CODE, [1, None, 3.0, np.nan], [1, -1, 3, -1]),
         (CODE, np.array([1.0, np.nan]), [1, -1]),
         (BAG, [["a", "b"], [], None, ["c"]], LISTS),
@@ -95,6 +97,9 @@ def test_values(spec, values, expected):
         (WHOLE, [2.5], ValueError, "takes whole numbers of dtype int64; got"),
         (WHOLE, [None], ValueError, "was trained without"),
         (WHOLE, [True, False], TypeError, "takes whole numbers; got booleans"),
+        (KEY, [None, 1.5], ValueError, "whole numbers below 2.*categories.*got 1.5"),
+        (KEY, [2**53 + 1], ValueError, "takes whole numbers below 2"),
+        (KEY, [True, False], TypeError, "takes whole numbers; got booleans"),
         (NUMBER, [10**400], ValueError, "a number that is too large for a float"),
         (WHOLE, [10**4000], ValueError, r"got 1000+\.\.\.0+\.$"),
     ],

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 
@@ -42,6 +43,33 @@ def test_signatures(model):
     assert set(found) == {"labels", "probabilities"}
     assert found["labels"].shape == (3, 1)
     assert set(model.signatures) == {"serving_default", "predict"}
+
+
+def test_large_tables_run_piece_by_piece(model, monkeypatch):
+    run, sizes = onnxruntime.InferenceSession.run, []
+
+    def counted(session, names, feeds):
+        sizes.append({len(values) for values in feeds.values()})
+        return run(session, names, feeds)
+
+    monkeypatch.setattr(onnxruntime.InferenceSession, "run", counted)
+    # The longest list is in the last piece, which has one row.
+    n = 2 * 8192
+    rows = {name: [*(cells * n)[:n], cells[0]] for name, cells in ROWS.items()}
+    rows["tags"][-1] = [1, 0, 0]
+    found = model("predict", **rows)
+    assert sizes == [{8192}, {8192}, {1}]
+    p = np.resize(expected(), (n, 2))
+    np.testing.assert_allclose(
+        found["probabilities"], np.vstack([p, expected()[:1]]), atol=1e-6
+    )
+    assert found["labels"][-3:, 0].tolist() == ["no", "yes", "yes"]
+    cells = [
+        dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)
+    ]
+    del cells[9000]["age"]
+    with pytest.raises(ValueError, match=r"Row 9000 lacks the features \['age'\]"):
+        model.run(cells)
 
 
 @pytest.mark.parametrize(

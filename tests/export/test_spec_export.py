@@ -236,6 +236,43 @@ def test_outputs_name_predictions(kind, value, error, match):
         kind(value)
 
 
+@pytest.mark.parametrize(
+    "category",
+    [
+        fc.crossed_column(["city", "count"], 50),
+        fc.categorical_column_with_identity("count", 9),
+    ],
+    ids=["crossed", "identity"],
+)
+@pytest.mark.parametrize("gaps", [False, True])
+def test_integers_that_are_numbers_and_categories(tmp_path, category, gaps):
+    cells = [3, 0, None, 7] if gaps else [3, 0, 2, 7]
+    # With gaps, as a frame has them.
+    features = {
+        "city": X["city"],
+        "count": pd.Series(cells) if gaps else np.array(cells),
+    }
+    count = fc.numeric_column("count", default_value=1.0 if gaps else None)
+    estimator = trained(
+        partial(
+            dnn_linear_combined_model_fn,
+            head=BinaryClassHead(),
+            linear_columns=[category],
+            dnn_columns=[count],
+            dnn_hidden_units=[4],
+        ),
+        features,
+    )
+    estimator.export(tmp_path)
+    model = load(estimator.export(tmp_path, example=features))
+    rows = {name: features[name] for name in model.features}
+    (expected,) = estimator.predict(lambda: [features], yield_single_examples=False)
+    found = model("predict", **rows)["logits"]
+    np.testing.assert_allclose(found, expected["logits"], atol=1e-5)
+    with pytest.raises(ValueError, match="'count' takes whole numbers.*got 1.5"):
+        model(**{**rows, "count": [1.5, 0, 2, 7]})
+
+
 def test_what_features_are_like(tmp_path):
     estimator = pickle.loads(pickle.dumps(skest.Estimator(_linear)))
     estimator.train(lambda: [(np.ones((4, 2), np.float32), Y)])

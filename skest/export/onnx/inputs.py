@@ -24,7 +24,7 @@ from skest.feature_columns.sources import Form
 from skest.feature_columns.sparse_matrix import SparseMatrixColumn
 from skest.feature_columns.table import Key
 from skest.feature_columns.target_statistics import CrossFittedColumn
-from skest.feature_columns.vocabulary import VocabularyColumn
+from skest.feature_columns.vocabulary import NumberedVocabularyColumn, VocabularyColumn
 
 
 class Demand(NamedTuple):
@@ -53,6 +53,8 @@ class Demand(NamedTuple):
         Whether the numbers may be written as strings.
     are_booleans : bool
         Whether the categories are True and False.
+    takes_fractions : bool
+        Whether a number that is not whole is a category like any other that is unknown.
     """
 
     key: Key
@@ -65,6 +67,7 @@ class Demand(NamedTuple):
     names: tuple[str, ...] | None = None
     is_parsed: bool = False
     are_booleans: bool = False
+    takes_fractions: bool = False
 
 
 def demands(column: FeatureColumn) -> list[Demand]:
@@ -145,6 +148,7 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
             *(column.key, False, kind),
             delimiter=column.delimiter,
             are_booleans=are_booleans,
+            takes_fractions=isinstance(column, NumberedVocabularyColumn),
         )
     ]
 
@@ -214,6 +218,8 @@ class InputSpec(NamedTuple):
         them.
     booleans : bool
         Whether other spellings of "True" and "False" are refused.
+    integers_only : bool
+        Whether floats must be whole and exact: they are categories, too.
     """
 
     name: str
@@ -228,6 +234,7 @@ class InputSpec(NamedTuple):
     numbers_only: bool = False
     from_texts: bool = False
     booleans: bool = False
+    integers_only: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -244,6 +251,7 @@ class InputSpec(NamedTuple):
             "numbers_only": self.numbers_only or None,
             "from_texts": self.from_texts or None,
             "booleans": self.booleans or None,
+            "integers_only": self.integers_only or None,
         }
         return {name: value for name, value in described.items() if value is not None}
 
@@ -412,7 +420,10 @@ def _spec(
         raise _two_ways(key, "numbers and as strings")
     shape = _same_shape(key, [demand.shape for demand in numbers])
     # Not float32, in which ids above 2**24 would be rounded to others.
-    return InputSpec(name, key, "float64", shape, no_number)
+    return InputSpec(
+        *(name, key, "float64", shape, no_number),
+        integers_only=not all(demand.takes_fractions for demand in categories),
+    )
 
 
 def _two_ways(key: Key, ways: str) -> ExportError:
