@@ -3,7 +3,8 @@
 
 Run it with ``python -m benchmarks.streaming [--rows 300000]``. The table has 8 numeric
 columns, 2 string columns and a label. *Batches* only goes through them; *training* takes
-steps with a network of 16 units on the numbers. Every contender gives shuffled batches of
+steps with a network of 16 units on the numbers, *columns* with all of them as feature
+columns. Every contender gives shuffled batches of
 the same size; times are the medians of some runs, one contender after the other.
 """
 
@@ -12,6 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 import skest
+from skest.feature_columns import infer_feature_columns
 from skest.inputs import ArrayDataset, Pipeline, csv_input_fn, parquet_input_fn
 
 NUMBERS = [f"number_{i}" for i in range(8)]
@@ -115,6 +118,14 @@ def train(input_fn: Callable[[], Iterable[Any]]) -> None:
     skest.Estimator(model_fn, config=skest.RunConfig(random_seed=0)).train(input_fn)
 
 
+def train_columns(input_fn: Callable[[], Iterable[Any]], sample: pd.DataFrame) -> None:
+    """Train on all batches, which are encoded by feature columns."""
+    features = sample.drop(columns="label")
+    columns = infer_feature_columns(features).fit(features)
+    model = skest.DNNRegressor((16,), feature_columns=columns, random_state=0)
+    model.train(input_fn)
+
+
 def seconds(function: Callable[[], None]) -> float:
     """Return the time of one call."""
     start = time.perf_counter()
@@ -139,15 +150,19 @@ def main() -> None:
         times: dict[tuple[str, str], list[float]] = {}
         for _ in range(arguments.repeats):
             for who, input_fn in functions.items():
-                for what, run in (("batches", read), ("training", train)):
+                for what, run in (
+                    ("batches", read),
+                    ("training", train),
+                    ("columns", partial(train_columns, sample=table)),
+                ):
                     spent = seconds(lambda run=run, f=input_fn: run(f))  # type: ignore[misc]
                     times.setdefault((who, what), []).append(spent)
     print(f"{arguments.rows:,} rows, batches of {arguments.batch_size}; 1,000 rows/s")
-    print(f"{'':<30}{'batches':>10}{'training':>10}")
+    print(f"{'':<30}{'batches':>10}{'training':>10}{'columns':>10}")
     for who in functions:
         rates = [
             arguments.rows / statistics.median(times[who, what]) / 1000
-            for what in ("batches", "training")
+            for what in ("batches", "training", "columns")
         ]
         print(f"{who:<30}" + "".join(f"{rate:>10,.0f}" for rate in rates))
 
