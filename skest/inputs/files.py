@@ -45,11 +45,11 @@ class BatchOfPiece(dict[str, Any]):
         Of the batch.
     piece : features and labels
         Of the piece, which all of its batches share.
-    rows : slice
+    rows : slice or ndarray of int
         Those of the batch.
     """
 
-    def __init__(self, features: Any, piece: tuple[Any, Any], rows: slice) -> None:
+    def __init__(self, features: Any, piece: tuple[Any, Any], rows: Any) -> None:
         super().__init__(features)
         self.piece = piece
         self.rows = rows
