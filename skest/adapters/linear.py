@@ -143,11 +143,12 @@ class SkestLinear(LinearParameters, SkestEstimator):
         return linear_weights(self, self.feature_columns_)
 
     def _model_fn(self, head: Any) -> ModelFunction:
+        sdca = self._numbers_rows() or as_sdca(self.optimizer)
         return self._bound(
             linear_model_fn,
             head=head,
             columns=self.feature_columns_,
-            optimizer=self._numbers_rows() or self.optimizer,
+            optimizer=self.optimizer if sdca is None else replace(sdca, proximal=True),
         )
 
     # Dual coordinate ascent, whose examples are told apart by the numbers of the rows.
