@@ -295,12 +295,15 @@ class SkestEstimator(
         of RealMLP (arXiv 2407.04491).
         """
         if known is None:
-            scale = self._target.scale(rows.labels, rows.weight)
+            scale = self._new_scale(rows)
             if scale is not None and self._dtype_name == "float32":
                 scale.warn_of_lost_digits()
         else:
             scale = self._target.widened(known, rows.labels)
         return scale if scale is None or self._has_schedule else scale.unbounded()
+
+    def _new_scale(self, rows: Rows) -> TargetScale | None:
+        return self._target.scale(rows.labels, rows.weight)
 
     def _train(
         self, rows: Rows, held_out: Rows | None, course: Course, *, resume: bool
@@ -337,7 +340,7 @@ class SkestEstimator(
         epochs = EpochHook(
             dataset.rows_per_epoch,
             dataset.batch_size,
-            tol=self.tol,
+            tol=self.tol * self._target.tol_factor(rows.labels, rows.weight),
             n_iter_no_change=self._chosen("n_iter_no_change"),
             ends=self._ends(budget or 1),
             score=None

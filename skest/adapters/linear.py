@@ -17,6 +17,7 @@ from skest.adapters.predictors import (
     SkestHeadEstimator,
     SkestRegressor,
 )
+from skest.adapters.targets.base import TargetScale
 from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns
@@ -113,6 +114,12 @@ class SkestLinear(LinearParameters, SkestEstimator):
     def coef_(self) -> np.ndarray:
         """Weights of the encoded features.
 
+        Inferred columns standardise numbers, so a weight is what one standard deviation
+        of the number does, and `intercept_` the answer where all are at their means. For
+        raw units give ``feature_columns`` that leave numbers as they are, such as
+        ``[fc.numeric_column("age")]``; or divide the weight by the deviation of its
+        column, and subtract ``weight / deviation * mean`` from the bias.
+
         The features are the columns of ``feature_columns_.transform(X)``, whose names are
         ``feature_columns_.get_feature_names_out()``; inferred columns of a table of numbers
         alone see it as an array, ``X.to_numpy()``. The shape is that of
@@ -143,12 +150,20 @@ class SkestLinear(LinearParameters, SkestEstimator):
         return linear_weights(self, self.feature_columns_)
 
     def _model_fn(self, head: Any) -> ModelFunction:
+        sdca = self._numbers_rows() or as_sdca(self.optimizer)
         return self._bound(
             linear_model_fn,
             head=head,
             columns=self.feature_columns_,
-            optimizer=self._numbers_rows() or self.optimizer,
+            optimizer=self.optimizer if sdca is None else replace(sdca, proximal=True),
         )
+
+    def _new_scale(self, rows: Rows) -> TargetScale | None:
+        # The penalties of SDCA are for the bias itself; variables that are given have
+        # one.
+        if as_sdca(self.optimizer) is not None or self.warm_start_from is not None:
+            return super()._new_scale(rows)
+        return self._target.best_constant(rows.labels, rows.weight)
 
     # Dual coordinate ascent, whose examples are told apart by the numbers of the rows.
 
@@ -331,6 +346,8 @@ class LinearEstimator(SkestLinear, SkestHeadEstimator):
 class BaselineParameters(OptimizerParameters):
     """How a bias is learned.
 
+    It starts at the best one, where that is known, and "auto" takes all rows at once.
+
     Parameters
     ----------
     optimizer : str, class, callable or list
@@ -352,6 +369,26 @@ class SkestBaseline(BaselineParameters, SkestEstimator):
 
     def _model_fn(self, head: Any) -> ModelFunction:
         return self._bound(baseline_model_fn, head=head)
+
+    def _choose(self, n_rows: float, **how: Any) -> None:
+        super()._choose(n_rows, **how)
+        # All rows at once: the bias starts where their gradient is zero, and a part of
+        # them would lead away.
+        whole = {"batch_size": n_rows, "early_stopping": False}
+        self.auto_params_ = {
+            name: whole.get(name, value) for name, value in self.auto_params_.items()
+        }
+
+    def _reasons(self) -> dict[str, tuple[Any, str]]:
+        return {
+            name: (value, "all rows, of which the bias is the best")
+            for name, (value, _) in super()._reasons().items()
+        }
+
+    def _new_scale(self, rows: Rows) -> TargetScale | None:
+        if self.warm_start_from is not None:
+            return super()._new_scale(rows)
+        return self._target.best_constant(rows.labels, rows.weight)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

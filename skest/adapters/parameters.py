@@ -198,7 +198,8 @@ class TrainingParameters:
         training ends after the first cycle of the schedule that brought nothing, or from
         the third on that was best before its last quarter.
     tol : float
-        What counts as an improvement.
+        What counts as an improvement; less where all classes but one are rarer than one in
+        nine together, as the whole loss is small then.
     warm_start : bool
         Let ``fit`` go on from the state of the call before, optimizer included. With
         `early_stopping` that state is scored first, on the present held-out rows, and

@@ -7,6 +7,7 @@ import re
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from sklearn.frozen import FrozenEstimator
 from torch import Tensor
 
@@ -275,14 +276,22 @@ def known_settings(estimator: Any) -> WarmStartSettings | None:
 def source_scale(estimator: Any) -> TargetScale | None:
     """Return the scale of the target that a source's outputs are for, if there is one.
 
-    It is that of a source which gives all variables, for the same kind of numbers.
+    It is that of a source which gives all variables, for the same kind of numbers; of
+    other classes, each that both have keeps its center.
     """
     source = whole_source(estimator)
-    if source is None or logits_meaning(source._target) != logits_meaning(
-        estimator._target
-    ):
+    if source is None:
         return None
-    return source._scale
+    before, now = _logits_of(source._target), _logits_of(estimator._target)
+    scale = source._scale
+    if before == now or scale is None:
+        return scale
+    if not hasattr(source._target, "classes") or not set(before) & set(now):
+        return None
+    centers = dict(zip(before, scale.center, strict=True))
+    # A class that the source has not seen is rare.
+    center = [centers.get(logit, scale.center.min()) for logit in now]
+    return TargetScale.none(len(now))._replace(center=np.array(center))
 
 
 def with_source_statistics(

@@ -2,7 +2,7 @@
 """`LinearSDCA`: linear models trained by stochastic dual coordinate ascent."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -49,10 +49,11 @@ class LinearSDCA:
     the data: ``l2`` is 1/C of `sklearn.linear_model.LogisticRegression` and alpha of
     `Ridge`, but here the bias is penalised too.
 
-    There is no learning rate, and training leads to the optimum itself, not near it. The
-    epochs that a digit takes grow with ``weight · ‖x‖² / l2``. Every example is a step of
-    its own, so an epoch takes longer than with optimizers that go by batches, and on a
-    GPU there is nothing to gain. Larger batches cost less time and change nothing else.
+    There is no learning rate, and training leads to the optimum itself, not near it.
+    Unless it is `proximal`, the epochs that a digit takes grow with
+    ``weight · ‖x‖² / l2``. Every example is a step of its own, so an epoch takes longer
+    than with optimizers that go by batches, and on a GPU there is nothing to gain. Larger
+    batches cost less time and change nothing else.
 
     Parameters
     ----------
@@ -65,6 +66,10 @@ class LinearSDCA:
         Strength of the L1 penalty, >= 0, which makes weights exactly zero.
     l2 : float, default=1.0
         Strength of the L2 penalty, > 0.
+    proximal : bool, default=False
+        Whether every epoch is held near the one before, for which weak penalties take no
+        more epochs than strong ones. scikit-learn's estimators always do; tf.estimator does
+        not, and examples must come again for it.
 
     Raises
     ------
@@ -101,6 +106,7 @@ class LinearSDCA:
     example_id_column: str | None = None
     l1: float = 0.0
     l2: float = 1.0
+    proximal: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         column = self.example_id_column
@@ -120,7 +126,7 @@ def as_sdca(optimizer: Any) -> LinearSDCA | None:
     --------
     >>> from skest.canned.sdca import as_sdca
     >>> as_sdca("sdca")
-    LinearSDCA(example_id_column=None, l1=0.0, l2=1.0)
+    LinearSDCA(example_id_column=None, l1=0.0, l2=1.0, proximal=False)
     >>> as_sdca("ftrl")
     """
     # As "Ftrl" and "ftrl": names of optimizers are taken in any case.
@@ -173,6 +179,7 @@ def sdca_spec(
         loss_name,
         l1=float(settings.l1),
         l2=float(settings.l2),
+        proximal=settings.proximal,
     )
     spec = head.create_estimator_spec(
         features,

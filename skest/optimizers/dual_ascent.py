@@ -21,6 +21,9 @@ _IDS, _DUALS = "example_ids", "duals"
 # Of 300,000 random examples none took more than 15; it is NaN that comes nowhere.
 _MAX_NEWTON_STEPS = 50
 _NEWTON_TOLERANCE = 1e-8  # of a step; after it, the error is about the square
+# Of the mean squared norm of examples. With .03, a regression of diabetes with l2=.001
+# stops too early, with R² of .504; .2 is faster there, but not where l2 is strong.
+_PULL = 0.1
 
 
 class Examples(NamedTuple):
@@ -81,9 +84,19 @@ class DualAscent(Optimizer):
         Strength of the L1 penalty, >= 0.
     l2 : float, default=1.0
         Strength of the L2 penalty, > 0.
+    proximal : bool, default=False
+        Whether to hold the weights near those at which a round began, when all examples
+        had come once. The optimum is the same, and it takes a few rounds with weak
+        penalties, too, where without it takes some :math:`\|x\|^2 / \mathrm{l2}`. All
+        examples must come again and again.
 
     Notes
     -----
+    With `proximal`, a round that begins at the weights :math:`w` minimises the objective
+    and :math:`\tfrac{1}{2}\,k\,\|v - w\|_2^2`, so that
+    :math:`v = \operatorname{shrink}(s + k w, \mathrm{l1}) / (\mathrm{l2} + k)`; k goes by
+    the norms of the examples.
+
     A step costs some microseconds of Python for an example, because each depends on the
     one before it; the cost does not depend on the sizes of the parameters. The slots
     ``example_ids`` and ``duals`` of the first parameter grow with the number of
@@ -93,7 +106,8 @@ class DualAscent(Optimizer):
     ----------
     Shalev-Shwartz and Zhang, "Stochastic Dual Coordinate Ascent Methods for Regularized
     Loss Minimization", JMLR 2013; "Accelerated Proximal Stochastic Dual Coordinate
-    Ascent for Regularized Loss Minimization", ICML 2014.
+    Ascent for Regularized Loss Minimization", ICML 2014. Rockafellar, "Monotone Operators
+    and the Proximal Point Algorithm", SIAM J. Control and Optimization 1976.
 
     Examples
     --------
@@ -120,11 +134,19 @@ class DualAscent(Optimizer):
 
     _duals: "_Duals | None" = None  # read from the slots in the first step
     _batch: Examples | None = None
+    _pull = 0.0  # the k of the notes
 
     def __init__(
-        self, params: Iterable[Tensor], loss: str, l1: float = 0.0, l2: float = 1.0
+        self,
+        params: Iterable[Tensor],
+        loss: str,
+        l1: float = 0.0,
+        l2: float = 1.0,
+        *,
+        proximal: bool = False,
     ) -> None:
-        super().__init__(params, {"loss": loss, "l1": l1, "l2": l2})
+        options = {"loss": loss, "l1": l1, "l2": l2, "proximal": proximal}
+        super().__init__(params, options)
         for param in self._params:
             self.state[param] = {_SUM: torch.zeros_like(param, requires_grad=False)}
 
@@ -191,7 +213,11 @@ class DualAscent(Optimizer):
             raise RuntimeError("DualAscent.step needs a call of observe before it.")
         batch, self._batch = self._batch, None
         if self._duals is None:
-            self._duals = self._begin()
+            self._duals = self._begin(batch)
+        elif self.param_groups[0]["proximal"] and self._duals.are_all_updated(
+            batch.ids
+        ):
+            self._begin_round()
         self._update(batch, self._duals)
         self.state[self._params[0]].update(self._duals.as_slots())
         return loss
@@ -201,7 +227,7 @@ class DualAscent(Optimizer):
         (group,) = self.param_groups
         return group["params"]
 
-    def _begin(self) -> "_Duals":
+    def _begin(self, batch: Examples) -> "_Duals":
         """Bring parameters and duals in line with the slots, before the first step."""
         slots = self.state[self._params[0]]
         if _DUALS not in slots and any(bool(p.any()) for p in self._params):
@@ -210,15 +236,23 @@ class DualAscent(Optimizer):
                 "are a function of the duals; got other weights without their duals. "
                 "Restore the optimizer with them, or start anew."
             )
-        for param in self._params:
-            # The penalties may be others than when the sums were saved.
-            param.copy_(self._weights(self.state[param][_SUM]))
+        if self.param_groups[0]["proximal"]:
+            l2 = self.param_groups[0]["l2"]
+            self._pull = max(0.0, _PULL * _mean_square(batch) - l2)
+        # The penalties may be others than when the sums were saved.
+        self._begin_round()
         return _Duals(slots.get(_IDS), slots.get(_DUALS))
+
+    def _begin_round(self) -> None:
+        """Hold the weights near the present ones from now on."""
+        self._centers = [self._pull * param for param in self._params]
+        for param, center in zip(self._params, self._centers, strict=True):
+            param.copy_(self._weights(self.state[param][_SUM] + center))
 
     def _weights(self, sums: Tensor) -> Tensor:
         (group,) = self.param_groups
         # The gradient of the conjugate of the penalties; see Prox-SDCA (2014).
-        return F.softshrink(sums, group["l1"]) / group["l2"]
+        return F.softshrink(sums, group["l1"]) / (group["l2"] + self._pull)
 
     def _update(self, batch: Examples, duals: "_Duals") -> None:
         (group,) = self.param_groups
@@ -230,16 +264,18 @@ class DualAscent(Optimizer):
             for ids in batch.looked_up
         ]
         rows = [None] * (len(slots) - len(found)) + [touched for touched, _ in found]
-        old = [s if r is None else s[r] for s, r in zip(slots, rows, strict=True)]
+        sizes = [len(s if r is None else r) for s, r in zip(slots, rows, strict=True)]
         # (n_columns,): the first parameters, and what is touched of the others.
-        sums = _float64(torch.cat([part.ravel() for part in old]))
+        old, center = _touched(slots, rows), _touched(self._centers, rows)
+        sums = _float64(old) + _float64(center)
         positions = duals.positions(batch.ids)  # makes room for the new ones
         factors = _factors(batch, [local for _, local in found], len(sums))
-        _ascend(sums, duals.values, positions, factors, batch, group)
+        options = {**group, "l2": group["l2"] + self._pull}
+        _ascend(sums, duals.values, positions, factors, batch, options)
         # Back to the type and device of the parameters.
-        new = torch.from_numpy(sums).to(slots[0])
-        sizes = [part.numel() for part in old]
-        for targets, values in ((slots, new), (self._params, self._weights(new))):
+        new = torch.from_numpy(sums - _float64(center)).to(slots[0])
+        weights = self._weights(new + center)
+        for targets, values in ((slots, new), (self._params, weights)):
             for target, r, part in zip(targets, rows, values.split(sizes), strict=True):
                 if r is None:
                     target.copy_(part.view_as(target))
@@ -255,11 +291,22 @@ class _Duals:
         self.values = np.empty(0) if duals is None else duals.numpy()
         # A dictionary and no search in an array: ids come in any order.
         self._position = {id_: i for i, id_ in enumerate(self._ids.tolist())}
+        self._n_updated = 0  # in the present round
+
+    def are_all_updated(self, ids: Tensor) -> bool:
+        """Tell whether a round has ended and these known examples begin another."""
+        is_over = self._n_updated >= len(self._position) and all(
+            id_ in self._position for id_ in ids.tolist()
+        )
+        if is_over:
+            self._n_updated = 0
+        return is_over
 
     def positions(self, ids: Tensor) -> list[int]:
         """Return where in `values` the duals of examples are; new ones start at zero."""
         known = self._position
         found = [known.setdefault(id_, len(known)) for id_ in ids.tolist()]
+        self._n_updated += len(found)
         if len(known) > len(self._ids):
             # Doubled, so that n examples are copied fewer than 2 n times.
             size = max(len(known), 2 * len(self._ids))
@@ -281,8 +328,25 @@ def _enlarged(array: NDArray[Any], size: int) -> NDArray[Any]:
     return np.concatenate([array, np.zeros(size - len(array), array.dtype)])
 
 
+def _touched(parts: Sequence[Tensor], rows: Sequence[Tensor | None]) -> Tensor:
+    """Return all of the first parts and some rows of the others, as one vector."""
+    pairs = zip(parts, rows, strict=True)
+    return torch.cat([(p if r is None else p[r]).ravel() for p, r in pairs])
+
+
 def _float64(tensor: Tensor) -> NDArray[np.float64]:
     return tensor.detach().cpu().double().numpy()
+
+
+def _mean_square(batch: Examples) -> float:
+    """Return the mean squared norm of examples, weighted."""
+    factors = batch.factors or [None] * len(batch.looked_up)
+    squares = batch.dense.double().square().sum(dim=1)
+    for ids, factor in zip(batch.looked_up, factors, strict=True):
+        ones = (ids >= 0).double()
+        squares += (ones if factor is None else ones * factor).square().sum(dim=1)
+    weights = 1.0 if batch.weights is None else batch.weights
+    return float((weights * squares).mean())
 
 
 def _factors(batch: Examples, local: Sequence[Tensor], n_columns: int) -> csr_array:

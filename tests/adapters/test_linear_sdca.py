@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.datasets import load_diabetes
 from sklearn.exceptions import DataConversionWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
@@ -55,6 +56,37 @@ def test_regressor_is_ridge_in_standard_units(table, weight):
     other.fit(design(model, X), (y - mean) / scale, weight)
     predicted = other.predict(design(model, X)) * scale + mean
     np.testing.assert_allclose(model.predict(X), predicted, rtol=1e-7)
+
+
+@pytest.mark.parametrize("l2", [1e-3, 0.1])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_weak_penalty_takes_no_more_epochs(l2, seed):
+    X, y = load_diabetes(return_X_y=True)
+    model = LinearRegressor(optimizer=LinearSDCA(l2=l2), random_state=seed).fit(X, y)
+    assert model.score(X, y) == pytest.approx(0.5177, abs=1e-4)  # of Ridge
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(400, 2))
+    label = X[:, 0] + 2 * rng.normal(size=400) > 0
+    model = LinearClassifier(optimizer=LinearSDCA(l2=l2), random_state=seed)
+    other = LogisticRegression(C=1 / l2, fit_intercept=False)
+    other.fit(design(model.fit(X, label), X), label)
+    np.testing.assert_allclose(all_weights(model), other.coef_[0], atol=0.01)
+
+
+def test_weak_penalties_of_categories_weights_and_l1(table, weight):
+    X, y = table
+    settings = LinearSDCA(l1=0.5, l2=0.05)
+    model = LinearClassifier(optimizer=settings, dtype="float64", **CONVERGED)
+    model.fit(X, y, weight)
+    A, v = design(model, X), all_weights(model)
+    slope = A.T @ (weight * (model.predict_proba(X)[:, 1] - (y == model.classes_[1])))
+    is_zero = v == 0
+    assert is_zero.any()
+    assert not is_zero.all()
+    # What the subgradient of a minimum has to be.
+    assert (np.abs(slope[is_zero]) < 0.5 + 1e-6).all()
+    at_rest = slope + 0.05 * v + 0.5 * np.sign(v)
+    np.testing.assert_allclose(at_rest[~is_zero], 0, atol=1e-5)
 
 
 def test_class_weight_and_early_stopping(table):

@@ -375,6 +375,16 @@ class Target(ABC):
         """Return the scale of the labels that the network need not learn, if any."""
         return None
 
+    def best_constant(
+        self, labels: Any, weight: np.ndarray | None
+    ) -> TargetScale | None:
+        """Return the scale whose center is the best answer that is one for all rows."""
+        return self.scale(labels, weight)
+
+    def tol_factor(self, labels: Any, weight: np.ndarray | None) -> float:
+        """Return by what to multiply `tol`, which is for losses of about one."""
+        return 1.0
+
     def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
         """Return a scale whose range of predictions holds these labels, too."""
         return scale

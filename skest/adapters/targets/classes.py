@@ -8,7 +8,7 @@ import pandas as pd
 from pandas.api.types import infer_dtype, is_extension_array_dtype
 from scipy.optimize import minimize_scalar
 from scipy.sparse import issparse
-from scipy.special import log_softmax
+from scipy.special import log_softmax, logit
 from scipy.stats import chi2
 from sklearn.metrics import accuracy_score
 from sklearn.utils import assert_all_finite
@@ -129,6 +129,27 @@ class ClassTarget(Target):
         none = TargetScale.none(logits.shape[1])
         return none._replace(scale=none.scale / temperature)
 
+    def best_constant(self, labels: Any, weight: np.ndarray | None) -> TargetScale:
+        """Return the scale whose center is the logits of the frequencies."""
+        logits = np.log(self._frequencies(labels, weight))
+        if len(logits) == 2:
+            logits = logits[1:] - logits[:1]
+        return TargetScale.none(len(logits))._replace(center=logits)
+
+    def tol_factor(self, labels: Any, weight: np.ndarray | None) -> float:
+        """Return less than 1 for rare classes: at a rate of .003 the whole loss is .02.
+
+        Twice the entropy in bits, so that it is 1 above a rate of .11.
+        """
+        frequency = self._frequencies(labels, weight)
+        return float(min(1.0, -2 * frequency @ np.log2(frequency)))
+
+    def _frequencies(self, labels: Any, weight: np.ndarray | None) -> np.ndarray:
+        ids = np.asarray(labels).astype(np.int64)
+        counts = np.bincount(ids, weight, len(self.classes))
+        # A class may be still to come, in another part of the data.
+        return np.maximum(counts / counts.sum(), 0.5 / len(ids))
+
     def _column(
         self, y: Any, gaps: bool, warn: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -245,6 +266,13 @@ class LabelsTarget(Target):
         """Return the indicators of shape (n_rows, n_labels)."""
         # The probability exceeds one half.
         return (predictions[PredictionKeys.LOGITS] > 0).astype(int)
+
+    def best_constant(self, labels: Any, weight: np.ndarray | None) -> TargetScale:
+        """Return the scale whose center is the logits of the frequencies."""
+        mean = np.average(labels, axis=0, weights=weight)
+        least = 0.5 / len(labels)  # for a label that is still to come
+        logits = logit(np.clip(mean, least, 1 - least))
+        return TargetScale.none(len(logits))._replace(center=logits)
 
     def score(self, rows: Scored) -> float:
         """Return the share of rows of which all labels are right."""

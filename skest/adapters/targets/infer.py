@@ -13,7 +13,7 @@ from skest.adapters.targets.classes import ClassTarget, LabelsTarget, without_na
 from skest.adapters.targets.numbers import LOSSES, NumberTarget
 from skest.adapters.targets.several import SeveralTargets, columns_of
 from skest.feature_columns.cells import holds_numbers, numbers
-from skest.heads.classification import SingleLabelHead
+from skest.heads.classification import BinaryClassHead, MultiClassHead, SingleLabelHead
 from skest.heads.multi_head import (
     MultiHead,
     encode_with_gaps,
@@ -309,6 +309,25 @@ class GivenTarget(Target):
         if not isinstance(self._like, NumberTarget) or _is_custom(self._head):
             return None
         return self._like.scale(self._head.encode_labels(labels).numpy(), weight)
+
+    def best_constant(
+        self, labels: Any, weight: np.ndarray | None
+    ) -> TargetScale | None:
+        """Return that of the kind of the head, if the loss is the usual one."""
+        head = self._head
+        if not isinstance(self._like, ClassTarget | LabelsTarget):
+            return self.scale(labels, weight)
+        if type(head) not in _HEADS_OF_CLASSES or head.loss_fn is not None:
+            return None
+        encoded = head.encode_labels(labels).numpy()
+        is_class = isinstance(self._like, ClassTarget)
+        # BinaryClassHead takes probabilities as labels.
+        return self._like.best_constant(
+            encoded[:, 0].round() if is_class else encoded, weight
+        )
+
+
+_HEADS_OF_CLASSES = (BinaryClassHead, MultiClassHead, MultiLabelHead)
 
 
 def _target_like(owner: str, head: SingleTaskHead) -> Target:

@@ -148,6 +148,18 @@ class NumberTarget(Target):
         """Return mean and deviation, or the mean behind the link of the head."""
         return TargetScale.of(labels, weight, self.loss)
 
+    def best_constant(self, labels: Any, weight: np.ndarray | None) -> TargetScale:
+        """Return mean, median or quantile with the deviation."""
+        scale = self.scale(labels, weight)
+        q = {"absolute_error": 0.5, "quantile": self.quantile}.get(self.loss)
+        if q is None:
+            return scale
+        weights = np.ones(len(labels)) if weight is None else weight
+        columns = np.reshape(labels, (len(labels), -1)).T
+        return scale._replace(
+            center=np.array([_quantile(column, weights, q) for column in columns])
+        )
+
     def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
         """Return a scale whose range of predictions holds these labels, too."""
         return scale.widened(labels)
@@ -219,6 +231,13 @@ class NumberTarget(Target):
                 f"{np.argwhere(wrong)[0][0]}. Correct or rescale y, or choose "
                 'loss="squared_error".'
             )
+
+
+def _quantile(values: np.ndarray, weight: np.ndarray, q: float) -> float:
+    """Return the least value that a share of at least `q` does not exceed."""
+    order = np.argsort(values)
+    reached = np.cumsum(weight[order])
+    return float(values[order[np.searchsorted(reached, q * reached[-1])]])
 
 
 def _r2(labels: np.ndarray, predicted: np.ndarray, weight: np.ndarray | None) -> float:

@@ -210,6 +210,17 @@ class SeveralTargets(Target):
 
     def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scales of the targets, side by side."""
+        return self._of_each("scale", labels, weight)
+
+    def best_constant(
+        self, labels: Any, weight: np.ndarray | None
+    ) -> TargetScale | None:
+        """Return those of the targets, side by side."""
+        return self._of_each("best_constant", labels, weight)
+
+    def _of_each(
+        self, method: str, labels: Any, weight: np.ndarray | None
+    ) -> TargetScale:
         scales: dict[str, TargetScale | None] = {}
         for name, target in self.targets.items():
             rows = np.flatnonzero(target.known(labels[name]))
@@ -220,7 +231,8 @@ class SeveralTargets(Target):
                     "'y_val', or more labels."
                 )
             some_weight = None if weight is None else weight[rows]
-            scales[name] = target.scale(take_rows(labels[name], rows), some_weight)
+            some_labels = take_rows(labels[name], rows)
+            scales[name] = getattr(target, method)(some_labels, some_weight)
         return self._joined(scales)
 
     def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
