@@ -94,7 +94,7 @@ which others were measured.
 
 ## All rows
 
-But for many columns, what follows is of 6b73c5e8 or older.
+This part is of 6b73c5e8 or older.
 
 Five of these tables have more rows, three quarters to train with:
 bike 13,034, letter 15,000, credit_default 22,500, diamonds 40,455, flights 72,873 (`--rows
