@@ -62,9 +62,9 @@ class EstimatorSpec(FormerArguments):
         Maps the encoded features to logits: a tensor, or a dictionary of tensors.
     encode : callable, default=None
         ``encode(features) -> dict of tensors``, on the host. It must treat every row by
-        itself, because an in-memory table is encoded once, before it is cut into
-        batches. None means that the features are numbers already: arrays become
-        tensors and nothing else happens.
+        itself, because an in-memory table is encoded once, and files some thousand rows
+        at a time, before they are cut into batches. None means that the features are
+        numbers already: arrays become tensors and nothing else happens.
     encode_labels : callable, default=None
         ``encode_labels(labels) -> tensor or dict of tensors``, on the host, with the
         same rule. None turns arrays into tensors.

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import core_as_fitted
 from skest.adapters.held_out import Course, end_of_cycle, train_on_all
-from skest.adapters.repeated_rows import units_of
 from skest.adapters.targets.base import Scored, TargetScale
 from skest.canned.dnn import mean_logits
 from skest.core.console import voice
@@ -30,7 +29,7 @@ from skest.engine.evaluation import as_arrays
 from skest.engine.model import pure_model_fn
 from skest.estimators.estimator import Estimator
 from skest.heads.base import Head
-from skest.inputs.array_dataset import ArrayDataset, take_rows
+from skest.inputs.array_dataset import ArrayDataset
 from skest.spec import EstimatorSpec
 
 # Key of the mean of the logits, beside the raw features.
@@ -40,8 +39,7 @@ _LOGITS_KEY = "__logits__"
 def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
     """Train a network for each fold, and one on all rows, as far as was best there."""
     model._start(rows)
-    units = units_of(rows)
-    strata = model._strata(take_rows(rows.labels, units.first))
+    units, strata = model._units(rows)
     fold = fold_of_rows(
         np.zeros(len(units.first), np.intp) if strata is None else strata,
         n_folds,

@@ -24,7 +24,7 @@ from skest.adapters.features import (
     read_table,
 )
 from skest.adapters.recipe import AutoParameters
-from skest.adapters.repeated_rows import distinct_rows, units_of
+from skest.adapters.repeated_rows import Units, distinct_rows, units_of
 from skest.adapters.targets.base import Target
 from skest.core.checks import warn
 from skest.core.random import seed_sequence
@@ -159,13 +159,13 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 return rows, None
             from sklearn.model_selection import train_test_split  # as slow to load
 
-            units = units_of(rows)
+            units, strata = self._units(rows)
             train, held_out = train_test_split(
                 np.arange(len(units.first)),
                 test_size=self.validation_fraction,
                 # Not None: that would draw from NumPy's global generator.
                 random_state=int(seed_sequence(seed).generate_state(1)[0]),
-                stratify=self._strata(take_rows(rows.labels, units.first)),
+                stratify=strata,
             )
             return rows.take(units.rows_of(train)), rows.take(units.rows_of(held_out))
         if X_val is None or y_val is None:
@@ -187,6 +187,15 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         """Validate rows that are not trained on."""
         features, y, weight = self._read(X, y, sample_weight, reset=False)
         return Rows(features, self._target.encode(y, strict=strict), weight)
+
+    def _units(self, rows: Rows) -> tuple[Units, np.ndarray | None]:
+        """Return what is held out as a whole, and the group of each."""
+        units = units_of(rows)
+        strata = self._strata(take_rows(rows.labels, units.first))
+        # A class may have copies of one row only.
+        if strata is None and (of_rows := self._strata(rows.labels)) is not None:
+            return Units.alone(rows.n_rows), of_rows
+        return units, strata
 
     def _strata(self, labels: Any) -> np.ndarray | None:
         """Return the groups of which a validation part should have its share."""

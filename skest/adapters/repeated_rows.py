@@ -12,7 +12,6 @@ from scipy.sparse import issparse
 from skest.adapters.features import Rows, count_samples
 from skest.feature_columns.cells import flatten, holds_lists
 from skest.feature_columns.table import Table
-from skest.feature_columns.target_statistics import label_numbers
 
 _Words = np.ndarray
 
@@ -57,7 +56,10 @@ def distinct_rows(rows: Rows) -> Rows:
 # Fewer distinct rows are no sample. A bootstrap has .63 of distinct rows; where fewer are
 # equal, new rows may be copies, too (of wines, with which the loss would be .04 higher).
 _FEWEST_UNITS, _MOST_DISTINCT = 60, 0.7
-_MOST_WITHIN = 0.1  # of the variance of labels, in rows that are equal
+# Labels of a distinct row; some rows of the table may have been equal before.
+_MOST_LABELS = 1.01
+# How many combinations of the columns' levels there must be for each row.
+_CELLS_OF_ROW = 10
 
 
 class Units(NamedTuple):
@@ -74,6 +76,11 @@ class Units(NamedTuple):
     first: np.ndarray
     of_rows: np.ndarray
 
+    @classmethod
+    def alone(cls, n_rows: int) -> "Units":
+        """Return units of one row each."""
+        return cls(np.arange(n_rows), np.arange(n_rows))
+
     def rows_of(self, units: np.ndarray) -> np.ndarray:
         """Return the rows of some units, in their order."""
         place = np.full(len(self.first), -1)
@@ -87,8 +94,8 @@ def units_of(rows: Rows) -> Units:
     """Return the distinct rows of a table that is full of copies; else all rows.
 
     Samples with replacement and oversampled classes have copies. Held out beside others
-    in training, they would reward what learns rows by heart. Where few values make rows
-    equal by chance, their labels differ.
+    in training, they would reward what learns rows by heart. Copies have equal labels,
+    too, and are in columns of so many values that hardly two rows are equal by chance.
 
     Examples
     --------
@@ -96,29 +103,21 @@ def units_of(rows: Rows) -> Units:
     >>> from skest.adapters.features import Rows
     >>> from skest.adapters.repeated_rows import units_of
     >>> from skest.feature_columns.table import TableColumns
-    >>> x = np.arange(100.0)
-    >>> table = Rows(TableColumns({"x": np.tile(x, 2)}), np.tile(x > 40, 2), None)
-    >>> units = units_of(table)
+    >>> x = np.tile(np.arange(100.0), 2)
+    >>> units = units_of(Rows(TableColumns({"a": x, "b": -x}), x > 40, None))
     >>> units.rows_of(units.of_rows[[3, 1]])
     array([  3, 103,   1, 101])
     """
     prints = _fingerprints(rows.features)
-    _, first, unit, counts = np.unique(
-        prints, return_index=True, return_inverse=True, return_counts=True
-    )
-    alone = Units(np.arange(rows.n_rows), np.arange(rows.n_rows))
-    if not _FEWEST_UNITS <= len(first) <= _MOST_DISTINCT * rows.n_rows:
-        return alone
-    repeated = counts[unit] > 1
-    y = np.nan_to_num(label_numbers(rows.labels, rows.n_rows)[repeated])
-    n_outputs, unit_of_repeated = y.shape[1], unit[repeated]
-    total, within = np.empty((2, n_outputs))
-    for k, values in enumerate(y.T):
-        means = np.bincount(unit_of_repeated, values, len(first)) / counts
-        total[k] = values.var()
-        within[k] = ((values - means[unit_of_repeated]) ** 2).mean()
-    is_chance = (within > _MOST_WITHIN * total).any()
-    return alone if is_chance else Units(first, unit)
+    _, first, unit = np.unique(prints, return_index=True, return_inverse=True)
+    n_units = len(first)
+    if _FEWEST_UNITS <= n_units <= _MOST_DISTINCT * rows.n_rows:
+        labelled = len(np.unique(_fingerprints(rows.features, rows.labels)))
+        levels = [len(np.unique(w)) for w in _columns(rows.features, None)]
+        by_chance = np.log(levels).sum() < np.log(_CELLS_OF_ROW * rows.n_rows)
+        if labelled <= _MOST_LABELS * n_units and not by_chance:
+            return Units(first, unit)
+    return Units.alone(rows.n_rows)
 
 
 def _fingerprints(features: Any, labels: Any = None) -> _Words:

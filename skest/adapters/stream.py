@@ -215,19 +215,19 @@ class StreamTrained(SkestEstimator):
 
     def _stream(self, source: Source) -> Iterator[tuple[Any, Any]]:
         """Yield what the core is trained on, batch by batch."""
-        if (table := source.table) is not None:  # it knows its own batches
-            checked = self._checked(table.features, table.labels)
-            for rows in table.index_batches():
-                yield _part(checked, rows)
-            return
+        # A table is one that `input_fn` returns, an ArrayDataset: it knows its own
+        # batches.
+        raw = source.batches() if source.table is None else iter(source.table)
         piece: Any = None
-        for X, y in source.batches():
+        for batch in raw:
+            X, y = batch if isinstance(batch, tuple) else (batch, None)
             if not isinstance(X, BatchOfPiece):
                 yield self._checked(X, y)
                 continue
             if X.piece is not piece:
                 piece, checked = X.piece, self._checked(*X.piece)
-            yield _part(checked, X.rows)
+            features, labels = (take_rows(part, X.rows) for part in checked)
+            yield BatchOfPiece(features, checked, X.rows), labels
 
     def _checked(self, X: Any, y: Any) -> tuple[Any, Any]:
         """Return features and labels as the core takes them."""
@@ -237,11 +237,6 @@ class StreamTrained(SkestEstimator):
             # As they are: a mean of one in every batch would be another weighting.
             features = features | {WEIGHT_KEY: rows.weight}
         return features, rows.labels
-
-
-def _part(piece: tuple[Any, Any], rows: Any) -> tuple[Any, Any]:
-    features, labels = (take_rows(part, rows) for part in piece)
-    return BatchOfPiece(features, piece, rows), labels
 
 
 @dataclass

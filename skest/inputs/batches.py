@@ -31,6 +31,7 @@ _ALIGNED_ROWS = 16  # of at least four bytes: a multiple of 64 bytes
 _FEWEST_STACKED, _MOST_STACKED_BYTES = 32, 2**30
 
 _logger = logging.getLogger("skest")
+_MOST_BYTES_OF_ROW = 2**12  # in one tensor of a piece of files
 _MANY_ROWS = 100_000  # that take long enough to be told of
 
 
@@ -279,7 +280,7 @@ def tensor_batches(
 def _encoded_batches(
     source: Source, encoded: Callable[[Any, Any], Any]
 ) -> Iterator[tuple[Any, Any]]:
-    leaves: tuple[Any, ...] = ()
+    leaves: tuple[Any, ...] | None = None
     piece = nest = None
     for features, labels in source.batches():
         if not isinstance(features, BatchOfPiece):
@@ -288,7 +289,24 @@ def _encoded_batches(
         if features.piece is not piece:
             piece = features.piece
             leaves, nest = _flattened(encoded(*piece))
-        yield _nested(nest, [leaf[features.rows] for leaf in leaves])
+            n_rows = count_rows(piece[0], "features")
+            # Sparse tensors, offsets of bags and the like cannot be cut by rows; texts
+            # of very many words are padded to the longest.
+            if not all(_has_rows(leaf, n_rows) for leaf in leaves):
+                leaves = None
+        if leaves is None:
+            yield encoded(features, labels)
+        else:
+            yield _nested(nest, [leaf[features.rows] for leaf in leaves])
+
+
+def _has_rows(leaf: Any, n_rows: int) -> bool:
+    is_plain = isinstance(leaf, np.ndarray) or (
+        isinstance(leaf, Tensor) and leaf.layout == torch.strided
+    )
+    if not is_plain or leaf.ndim == 0 or len(leaf) != n_rows:
+        return False
+    return bool(leaf.nbytes <= _MOST_BYTES_OF_ROW * n_rows)
 
 
 def _common_rows(data: Any) -> int | None:

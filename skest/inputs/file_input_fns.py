@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ready-made input functions of files that are read a part at a time: CSV and Parquet."""
 
-import codecs
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -177,7 +176,7 @@ def csv_input_fn(
 
     Notes
     -----
-    What is blank, "NA", "None", "null" or the like is missing, as for
+    What is empty, "NA", "None", "null" or the like is missing, as for
     ``pandas.read_csv``, also where it is quoted.
 
     Examples
@@ -194,11 +193,13 @@ def csv_input_fn(
     pa = import_arrow("csv_input_fn")
     if not isinstance(delimiter, str) or len(delimiter) != 1:
         raise ValueError(f"'delimiter' must be one character; got {delimiter!r}.")
+    if not isinstance(encoding, str):
+        raise TypeError(f"'encoding' must be a name; got {encoding!r}.")
     try:
-        codecs.lookup(encoding)
+        "".encode(encoding)
     except LookupError:
         raise ValueError(
-            f"'encoding' is {encoding!r}, which Python does not know. Use a name such as "
+            f"'encoding' is {encoding!r}, which is none of texts. Use a name such as "
             "'utf-8', 'latin-1' or 'utf-16'."
         ) from None
     files = _find(paths)
@@ -428,6 +429,11 @@ def _common_type(one: Any, other: Any, from_text: bool) -> Any:
     )
     if from_text and pa.string() in (one, other):
         return pa.string()
+    texts = [pa.types.is_string(t) or pa.types.is_large_string(t) for t in (one, other)]
+    if any(texts) and any(map(pa.types.is_binary, (one, other))):
+        return None
+    # As what they are read.
+    one, other = (pa.float64() if pa.types.is_decimal(t) else t for t in (one, other))
     dates = [pa.types.is_date(t) for t in (one, other)]
     if any(dates) and any(map(pa.types.is_timestamp, (one, other))):
         return other if dates[0] else one
@@ -488,16 +494,26 @@ def _csv_types(
             _told_by_file(file),
             _open_csv(pa, file, delimiter, encoding, column_types=given) as csv,
         ):
-            types = dict(zip(csv.schema.names, csv.schema.types, strict=True))
+            names, types = csv.schema.names, csv.schema.types
+    except UnicodeDecodeError:
+        raise _otherwise_written(f"The header of {file!r}", encoding) from None
     except ValueError as error:
         raise _unreadable(file, error) from error
-    for name, kind in types.items():
-        if pa.types.is_binary(kind) and name not in given:
+    for i, (name, kind) in enumerate(zip(names, types, strict=True)):
+        if name in names[:i]:
             raise ValueError(
-                f"Column {name!r} of {file!r} is not written as {encoding}. Say how it is, "
-                "for example encoding='latin-1'."
+                f"{file!r} has two columns {name!r}. Give one of them another name."
             )
-    return types
+        if pa.types.is_binary(kind) and name not in given:
+            raise _otherwise_written(f"Column {name!r} of {file!r}", encoding)
+    return dict(zip(names, types, strict=True))
+
+
+def _otherwise_written(what: str, encoding: str) -> ValueError:
+    return ValueError(
+        f"{what} is not written as {encoding}. Say how it is, for example "
+        "encoding='latin-1'."
+    )
 
 
 def _read_csv(
@@ -536,7 +552,8 @@ def _read_csv(
                 block = block.select(columns)
                 for start in range(0, block.num_rows, n_rows):
                     yield block.slice(start, n_rows)
-            is_closed = "\n" not in str(cell) or _ends_with_quote(pa, path)
+            is_line = not {"\n", "\r"} & set(str(cell))
+            is_closed = is_line or _ends_with_quote(pa, path)
     except ValueError as error:
         raise ValueError(
             f"{path!r} can't be read: {error}. If a column has another type than it "
@@ -553,8 +570,13 @@ def _read_csv(
 
 
 def _ends_with_quote(pa: Any, path: str) -> bool:
+    tail = b""
     with pa.input_stream(path) as file:
-        if not file.seekable():  # compressed: that it ended is known
-            return True
-        file.seek(max(0, file.size() - 16))
-        return bool(file.read().rstrip(b"\r\n\0 ").endswith(b'"'))
+        if file.seekable():  # and not compressed
+            file.seek(max(0, file.size() - _TAIL))
+        while chunk := file.read(2**20):
+            tail = (tail + chunk)[-_TAIL:]
+    return tail.rstrip(b"\r\n\0 ").endswith(b'"')
+
+
+_TAIL = 4096  # bytes, for empty lines at the end

@@ -45,11 +45,11 @@ class BatchOfPiece(dict[str, Any]):
         Of the batch.
     piece : features and labels
         Of the piece, which all of its batches share.
-    rows : slice or ndarray of int
+    rows : slice
         Those of the batch.
     """
 
-    def __init__(self, features: Any, piece: tuple[Any, Any], rows: Any) -> None:
+    def __init__(self, features: Any, piece: tuple[Any, Any], rows: slice) -> None:
         super().__init__(features)
         self.piece = piece
         self.rows = rows
@@ -217,10 +217,12 @@ class FileBatches:
         each = {name: self._label(table[name], name) for name in self.labels}
         labels = each[self.labels[0]] if self.single_label else each or None
         piece = features, labels
+        # Lists are padded to the longest: of some thousand, it may be very long.
+        is_flat = not any(_is_list(table[name].type) for name in self.features)
         for start in range(0, len(table), self.batch_size):
             rows = slice(start, start + self.batch_size)
             batch = take_rows(features, rows)
-            if self.with_pieces:
+            if self.with_pieces and is_flat:
                 batch = BatchOfPiece(batch, piece, rows)
             yield batch if labels is None else (batch, take_rows(labels, rows))
 
@@ -300,7 +302,7 @@ def as_numpy(column: Any, name: str) -> Any:
         # (n_rows * list_size,)
         values = as_numpy(pa.chunked_array([column.combine_chunks().flatten()]), name)
         return values.reshape(len(column), kind.list_size)
-    elif types.is_time(kind) or (types.is_nested(kind) and not _is_list(types, kind)):
+    elif types.is_time(kind) or (types.is_nested(kind) and not _is_list(kind)):
         raise TypeError(
             f"Column {name!r} has the type {kind}, which no feature column reads. Leave it "
             "out with 'columns', or write its parts as columns of their own."
@@ -308,7 +310,9 @@ def as_numpy(column: Any, name: str) -> Any:
     return column.to_numpy()
 
 
-def _is_list(types: Any, kind: Any) -> bool:
+def _is_list(kind: Any) -> bool:
+    from pyarrow import types
+
     return (
         types.is_list(kind)
         or types.is_large_list(kind)

@@ -85,30 +85,48 @@ def test_the_result_is_that_of_counting(cells, random):
     assert count_samples(again.features) == found.n_rows
 
 
-def rows(x, y):
-    return Rows(TableColumns({"x": np.asarray(x)}), np.asarray(y), None)
+def rows(y, *columns):
+    return Rows(TableColumns(dict(enumerate(columns))), np.asarray(y), None)
 
 
-def test_equal_rows_are_no_copies_where_labels_differ_or_few_are_equal():
+def test_equal_rows_are_no_copies_where_labels_differ_or_levels_are_few():
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=100), rng.normal(size=100)
+    a, b, y = rng.normal(size=(3, 100))
     few = rng.integers(0, 200, 2000)
+    effect = rng.normal(size=200)
+    combination = rng.integers(0, 5, (4, 3000))
     for table in (
-        rows(x, y),
-        rows(np.append(x, x[:5]), np.append(y, y[:5])),
-        rows(np.tile(x[:50], 4), np.tile(y[:50], 4)),
-        rows(few, rng.integers(0, 2, 2000)),
-        rows(few, few / 100 + rng.normal(size=2000)),
+        rows(y, a, b),
+        rows(np.append(y, y[:40]), np.append(a, a[:40]), np.append(b, b[:40])),
+        rows(np.tile(y[:50], 4), np.tile(a[:50], 4), np.tile(b[:50], 4)),
+        rows(rng.integers(0, 2, 2000), few, -few),
+        # A station tells nearly all, or all, and its attributes tell the same.
+        rows(effect[few] + rng.normal(size=2000) / 10, few, few % 7, effect[few]),
+        rows(few % 3, few),
+        rows(combination.sum(axis=0) % 2, *combination),
     ):
         assert_array_equal(units_of(table).of_rows, np.arange(table.n_rows))
-    copies = rng.integers(0, 100, 300)
-    units = units_of(rows(x[copies], y[copies]))
-    assert len(units.first) == len(set(copies))
+    a, b, y = rng.normal(size=(3, 300))
+    a[1], b[1] = a[0], b[0]  # equal before they are copied
+    copies = np.append(rng.integers(0, 300, 898), [0, 1])
+    units = units_of(rows(y[copies], a[copies], b[copies]))
+    assert len(units.first) == len(set(copies)) - 1
     order = rng.permutation(len(units.first))
     taken = units.rows_of(order)
-    assert_array_equal(np.sort(taken), np.arange(300))
+    assert_array_equal(np.sort(taken), np.arange(900))
     starts = np.flatnonzero(np.diff(units.of_rows[taken], prepend=-1))
     assert_array_equal(units.of_rows[taken][starts], order)
+
+
+def test_a_class_of_copies_of_one_row_is_in_training():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(150, 3))
+    X[0] = 5
+    y = np.where(X[:, 0] > 0, 1, 0)
+    y[0] = 2
+    copies = np.append(np.tile(np.arange(150), 2), np.zeros(100, int))
+    model = DNNClassifier((16,), n_members=1, random_state=0).fit(X[copies], y[copies])
+    assert model.predict_proba(X[:1])[0, 2] > 0.9
 
 
 # By folds, and by one part.

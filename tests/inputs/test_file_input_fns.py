@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import datetime
 import decimal
+import gzip
 import subprocess
 import sys
 import threading
@@ -10,8 +11,9 @@ import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from skest import Estimator, RunConfig
+from skest import Estimator, EstimatorSpec, RunConfig
 from skest import feature_columns as fc
 from skest.canned.dnn import dnn_model_fn
 from skest.heads import BinaryClassHead
@@ -210,11 +212,28 @@ def test_cells_of_several_lines_beyond_a_block(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("columns", [None, ["x"]])
-def test_a_quote_that_is_never_closed(tmp_path, columns):
-    path = tmp_path / "t.csv"
-    path.write_text("x,s\n" + "1,a\n" * 9 + '2,"6 inch\n' + "3,a\n" * 9)
+@pytest.mark.parametrize("end", ["\n", "\r"])
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+def test_a_quote_that_is_never_closed(tmp_path, columns, end, suffix):
+    path = tmp_path / f"t{suffix}"
+    lines = ["x,s", *["1,a"] * 9, '2,"6 inch', *["3,a"] * 9]
+    opened = gzip.open if suffix == ".csv.gz" else open
+    with opened(path, "wt", newline="") as file:
+        file.write(end.join(lines))
     with pytest.raises(ValueError, match="column 's' in row 10, '6 inch.*never closed"):
         list(csv_input_fn(path, columns=columns, shuffle=False)())
+
+
+def test_csv_headers(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("größe\n1\n".encode("latin-1"))
+    with pytest.raises(
+        ValueError, match="The header of .* not written as utf-8.*encod"
+    ):
+        csv_input_fn(path, shuffle=False)
+    path.write_text("a,b,a\n1,2,x\n")
+    with pytest.raises(ValueError, match="two columns 'a'"):
+        csv_input_fn(path, shuffle=False)
 
 
 def test_csv_encodings(tmp_path):
@@ -291,7 +310,7 @@ def test_arguments(files, suffix, options, error, message):
         ({"delimiter": ";;"}, "'delimiter' must be one character; got ';;'"),
         (
             {"encoding": "klingon"},
-            "'encoding' is 'klingon', which Python does not know",
+            "'encoding' is 'klingon', which is none of texts",
         ),
         ({"column_types": {"words": "string"}}, "'words' is not .* mean 'word'"),
         (
@@ -461,6 +480,45 @@ def test_pieces_are_encoded_as_their_batches_are(files, suffix):
     assert a == b
     assert c == d
     assert a["loss"] != c["loss"]
+
+
+@pytest.mark.parametrize("kind", ["sparse", "scalar", "bags", "long"])
+def test_batches_that_cannot_be_cut_from_a_piece(files, kind):
+    """As of a model function of the user's: each batch is encoded by itself."""
+
+    def encode(features):
+        x = torch.as_tensor(features["x"], dtype=torch.float32)[:, None]
+        sizes.append(len(x))
+        if kind == "sparse":
+            return {"x": x, "more": x.to_sparse()}
+        if kind == "scalar":
+            return {"x": x, "more": torch.tensor(len(x))}
+        if kind == "bags":
+            return {"x": x, "more": torch.zeros(2 * len(x))}
+        return {"x": x, "more": torch.zeros(len(x), 2000)}
+
+    def model_fn(features, labels, mode):
+        network = torch.nn.Linear(1, 1)
+        return EstimatorSpec(
+            mode,
+            network=FirstOnly(network),
+            encode=encode,
+            loss=lambda y, z, x: (z[:, 0] - y).square().mean(),
+            optimizer=torch.optim.SGD(network.parameters(), lr=1e-9),
+        )
+
+    sizes = []
+    Estimator(model_fn).train(make(files, "parquet", label="y", batch_size=50))
+    assert sizes.count(50) >= 20
+
+
+class FirstOnly(torch.nn.Module):
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, features):
+        return self.network(features["x"])
 
 
 def test_types_are_those_of_the_first_file_with_values(tmp_path):
