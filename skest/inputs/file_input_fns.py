@@ -204,7 +204,11 @@ def csv_input_fn(
         ) from None
     files = _find(paths)
     given = _arrow_types(pa, column_types)
-    schemas = [_csv_types(pa, file, delimiter, encoding, given) for file in files]
+    # What else there is may be written as it likes.
+    used = None
+    if columns is not None:
+        used = {*_names(columns, "columns"), *_names(label, "label")}
+    schemas = [_csv_types(pa, file, delimiter, encoding, given, used) for file in files]
     unknown = [name for name in given if not any(name in types for types in schemas)]
     if unknown:
         raise _no_such_column(
@@ -486,7 +490,12 @@ def _open_csv(
 
 
 def _csv_types(
-    pa: Any, file: str, delimiter: str, encoding: str, given: dict[str, Any]
+    pa: Any,
+    file: str,
+    delimiter: str,
+    encoding: str,
+    given: dict[str, Any],
+    used: set[str] | None,
 ) -> dict[str, Any]:
     """Return the types that the columns of a file seem to have, or are given."""
     try:
@@ -500,6 +509,8 @@ def _csv_types(
     except ValueError as error:
         raise _unreadable(file, error) from error
     for i, (name, kind) in enumerate(zip(names, types, strict=True)):
+        if used is not None and name not in used:
+            continue
         if name in names[:i]:
             raise ValueError(
                 f"{file!r} has two columns {name!r}. Give one of them another name."
@@ -532,7 +543,7 @@ def _read_csv(
     """
     pa = import_arrow("csv_input_fn")  # in this process, which may be a worker
     wanted = {name: types[name] for name in columns}
-    read = {last: pa.string(), **wanted}
+    read = {last: pa.binary(), **wanted}
     n_read, cell = 0, None
     try:
         with (
@@ -552,7 +563,8 @@ def _read_csv(
                 block = block.select(columns)
                 for start in range(0, block.num_rows, n_rows):
                     yield block.slice(start, n_rows)
-            is_line = not {"\n", "\r"} & set(str(cell))
+            text = cell.decode(errors="replace") if type(cell) is bytes else str(cell)
+            is_line = not {"\n", "\r"} & set(text)
             is_closed = is_line or _ends_with_quote(pa, path)
     except ValueError as error:
         raise ValueError(
@@ -564,7 +576,7 @@ def _read_csv(
     if not is_closed:
         raise ValueError(
             f"{path!r} can't be read: a quoted cell of column {last!r} in row {n_read}, "
-            f"{str(cell)[:20]!r}..., is never closed, and swallows all rows behind it. "
+            f"{text[:20]!r}..., is never closed, and swallows all rows behind it. "
             "Mend the quote, or leave the file out."
         )
 

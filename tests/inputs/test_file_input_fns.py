@@ -245,6 +245,9 @@ def test_csv_encodings(tmp_path):
         csv_input_fn(path, shuffle=False)
     (batch,) = csv_input_fn(path, shuffle=False, encoding="latin-1")()
     assert batch["s"].tolist() == ["Zürich"]
+    path.write_bytes("x,s,s\n1,a,Zürich\n".encode("latin-1"))
+    (batch,) = csv_input_fn(path, columns=["x"], shuffle=False)()
+    assert batch["x"].tolist() == [1]
 
 
 def test_types_that_files_have_in_common(tmp_path):
@@ -487,7 +490,7 @@ def test_batches_that_cannot_be_cut_from_a_piece(files, kind):
     """As of a model function of the user's: each batch is encoded by itself."""
 
     def encode(features):
-        x = torch.as_tensor(features["x"], dtype=torch.float32)[:, None]
+        x = torch.tensor(features["x"], dtype=torch.float32)[:, None]
         sizes.append(len(x))
         if kind == "sparse":
             return {"x": x, "more": x.to_sparse()}
