@@ -103,6 +103,7 @@ class SkestEstimator(
         X_val: Any = None,
         y_val: Any = None,
         sample_weight_val: Any = None,
+        groups: Any = None,
     ) -> Self:
         """Fit the model.
 
@@ -119,6 +120,10 @@ class SkestEstimator(
             Rows for early stopping, instead of a fraction of the training data.
         sample_weight_val : array-like of shape (n_samples_val,), default=None
             Weights for the validation score.
+        groups : array-like of shape (n_samples,), default=None
+            Such as the patient of each row. Of the rows to be held out, those of one group
+            go together, so that training is judged by groups it has not seen. It takes six
+            trainings as constructed, where there are fewer than 1,000 groups.
 
         Returns
         -------
@@ -127,7 +132,7 @@ class SkestEstimator(
         """
         # Work on a copy, so that a failure leaves nothing half done.
         trial = self._copy()
-        trial._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val))
+        trial._fit(X, y, sample_weight, (X_val, y_val, sample_weight_val), groups)
         self._become(trial)
         return self
 
@@ -145,14 +150,19 @@ class SkestEstimator(
 
     @with_callbacks
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, validation: Sequence[Any]
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        validation: Sequence[Any],
+        groups: Any,
     ) -> None:
         self._validate_params()
         seed = self._seed()
         resume = self.warm_start and self.__sklearn_is_fitted__()
         if resume:
             self._check_resumed()
-        rows = self._check_rows(X, y, sample_weight, reset=not resume)
+        rows = self._check_rows(X, y, sample_weight, groups=groups, reset=not resume)
         # Once, in the first fit: who goes on has been told.
         if not resume:
             self._warn_of_unread()
@@ -168,12 +178,16 @@ class SkestEstimator(
                 say(line)
         budget, given = int(self._chosen("max_iter")), (X, y, sample_weight)
         course = Course(budget, seed, given, self.max_steps)
-        n_folds = self._n_folds(rows.n_rows) if takes_all else 1
-        if n_folds > 1 and self._chosen("early_stopping"):
-            fit_by_folds(self, rows, n_folds, course)
-            return
+        holds_out = self._chosen("early_stopping") and validation[0] is None
+        units = self._units(rows) if holds_out else None
+        if takes_all and units is not None:
+            n_units = len(units.first)
+            n_folds = min(self._n_folds(n_units), n_units)
+            if n_folds > 1:
+                fit_by_folds(self, rows, units, n_folds, course)
+                return
         # Few rows are all held out in turn; of many, one part is enough.
-        train, held_out = self._split_validation(rows, validation, seed)
+        train, held_out = self._split_validation(rows, validation, seed, units)
         can_go_on = course.budget > 1 and self.max_steps != 1
         if takes_all and held_out is not None and can_go_on:
             fit_with_part_held_out(self, train, held_out, rows, course)

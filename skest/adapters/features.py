@@ -36,12 +36,15 @@ class Rows(NamedTuple):
         Weights of the losses.
     sample_weight : ndarray of shape (n_rows,), default=None
         Those that were given: `weight` without class weights. Columns learn with them.
+    groups : ndarray of int, shape (n_rows,), default=None
+        Rows of one number are held out together.
     """
 
     features: TableColumns
     labels: Any
     weight: np.ndarray | None
     sample_weight: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
     @property
     def n_rows(self) -> int:
@@ -51,10 +54,11 @@ class Rows(NamedTuple):
     def take(self, rows: np.ndarray) -> "Rows":
         """Return some of the rows."""
         features = TableColumns(take_rows(self.features, rows))
-        weights = (
-            w if w is None else w[rows] for w in (self.weight, self.sample_weight)
+        beside = (
+            values if values is None else values[rows]
+            for values in (self.weight, self.sample_weight, self.groups)
         )
-        return Rows(features, take_rows(self.labels, rows), *weights)
+        return Rows(features, take_rows(self.labels, rows), *beside)
 
     def with_normalised_weight(self) -> TableColumns:
         """Return the features with the weights, scaled to a mean of one over the table.

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from skest.adapters.features import WEIGHT_KEY, Rows
 from skest.adapters.fit import core_as_fitted
 from skest.adapters.held_out import Course, end_of_cycle, train_on_all
+from skest.adapters.repeated_rows import Units
 from skest.adapters.targets.base import Scored, TargetScale
 from skest.canned.dnn import mean_logits
 from skest.core.console import voice
@@ -36,12 +37,13 @@ from skest.spec import EstimatorSpec
 _LOGITS_KEY = "__logits__"
 
 
-def fit_by_folds(model: Any, rows: Rows, n_folds: int, course: Course) -> None:
+def fit_by_folds(
+    model: Any, rows: Rows, units: Units, n_folds: int, course: Course
+) -> None:
     """Train a network for each fold, and one on all rows, as far as was best there."""
     model._start(rows)
-    units, strata = model._units(rows)
     fold = fold_of_rows(
-        np.zeros(len(units.first), np.intp) if strata is None else strata,
+        np.zeros(len(units.first), np.intp) if units.strata is None else units.strata,
         n_folds,
         int(seed_sequence(course.seed).generate_state(1)[0]),
     )[units.of_rows]

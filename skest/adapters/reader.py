@@ -49,6 +49,21 @@ from skest.inputs.array_dataset import take_rows
 _MOST_DOUBLE_ROWS = 1_000
 
 
+def _numbered_groups(groups: Any, n_rows: int) -> np.ndarray:
+    """Return a number for each row that says of which group it is."""
+    numbers, _ = pd.factorize(np.asarray(groups))
+    if len(numbers) != n_rows:
+        raise ValueError(
+            f"'groups' must have a value for each of the {n_rows} rows of X; got "
+            f"{len(numbers)}."
+        )
+    if (numbers < 0).any():
+        raise ValueError(
+            f"'groups' lacks the value of row {int(numbers.argmin())}. Give each row one."
+        )
+    return np.asarray(numbers)
+
+
 class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     """How estimators read ``X``, ``y`` and weights; not for direct use."""
 
@@ -68,7 +83,14 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     # Rows
 
     def _check_rows(
-        self, X: Any, y: Any, sample_weight: Any, classes: Any = None, *, reset: bool
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        classes: Any = None,
+        *,
+        reset: bool,
+        groups: Any = None,
     ) -> Rows:
         """Validate and weigh training data; rows of weight zero are dropped."""
         if y is None:
@@ -78,6 +100,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
                 "train(lambda: batches)."
             )
         features, y, weight = self._read(X, y, sample_weight, reset=reset)
+        if groups is not None:
+            groups = _numbered_groups(groups, count_samples(features))
         # In scikit-learn a weight of zero is a row that is not there, also for classes
         # and categories.
         kept = None
@@ -85,12 +109,13 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             kept = np.flatnonzero(weight)
             features, y = TableColumns(take_rows(features, kept)), take_rows(y, kept)
             weight = weight[kept]
+            groups = None if groups is None else groups[kept]
         if reset:
             # Behind the weights: a class that only rows without weight have is none.
             self._learn_target(y, classes)
         else:
             self._target.check_classes(classes)
-        rows = Rows(features, self._target.encode(y), weight)
+        rows = Rows(features, self._target.encode(y), weight, groups=groups)
         if reset and self._reads_array and self._column_parameters and is_table(X):
             rows = self._by_column(X, rows, kept)
         if self.sampling == "weighted":
@@ -148,24 +173,27 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         return rows.weight
 
     def _split_validation(
-        self, rows: Rows, validation: Sequence[Any], seed: int | None
+        self,
+        rows: Rows,
+        validation: Sequence[Any],
+        seed: int | None,
+        units: Units | None,
     ) -> tuple[Rows, Rows | None]:
         """Return training and validation rows, the latter only for early stopping."""
         X_val, y_val, weight_val = validation
         if X_val is None and y_val is None:
             if weight_val is not None:
                 raise ValueError("'sample_weight_val' needs 'X_val' and 'y_val'.")
-            if not self._chosen("early_stopping"):
+            if units is None:
                 return rows, None
             from sklearn.model_selection import train_test_split  # as slow to load
 
-            units, strata = self._units(rows)
             train, held_out = train_test_split(
                 np.arange(len(units.first)),
                 test_size=self.validation_fraction,
                 # Not None: that would draw from NumPy's global generator.
                 random_state=int(seed_sequence(seed).generate_state(1)[0]),
-                stratify=strata,
+                stratify=units.strata,
             )
             return rows.take(units.rows_of(train)), rows.take(units.rows_of(held_out))
         if X_val is None or y_val is None:
@@ -188,14 +216,21 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         features, y, weight = self._read(X, y, sample_weight, reset=False)
         return Rows(features, self._target.encode(y, strict=strict), weight)
 
-    def _units(self, rows: Rows) -> tuple[Units, np.ndarray | None]:
-        """Return what is held out as a whole, and the group of each."""
+    def _units(self, rows: Rows) -> Units:
+        """Return what is held out as a whole."""
         units = units_of(rows)
+        if rows.groups is not None:
+            if len(units.first) < 2:
+                raise ValueError(
+                    "'groups' has one value only, and the rows of another one are needed "
+                    "to hold out. Give X_val and y_val, or early_stopping=False."
+                )
+            return units
         strata = self._strata(take_rows(rows.labels, units.first))
         # A class may have copies of one row only.
         if strata is None and (of_rows := self._strata(rows.labels)) is not None:
-            return Units.alone(rows.n_rows), of_rows
-        return units, strata
+            return Units.alone(rows.n_rows)._replace(strata=of_rows)
+        return units._replace(strata=strata)
 
     def _strata(self, labels: Any) -> np.ndarray | None:
         """Return the groups of which a validation part should have its share."""

@@ -63,7 +63,7 @@ _CELLS_OF_ROW = 10
 
 
 class Units(NamedTuple):
-    """What is held out as a whole: rows that are copies of one.
+    """What is held out as a whole: rows of a group, or that are copies of one.
 
     Attributes
     ----------
@@ -71,10 +71,13 @@ class Units(NamedTuple):
         A row of each.
     of_rows : ndarray of shape (n_rows,)
         The unit of each row.
+    strata : ndarray of shape (n_units,), or None
+        Of which those held out should have their share.
     """
 
     first: np.ndarray
     of_rows: np.ndarray
+    strata: np.ndarray | None = None
 
     @classmethod
     def alone(cls, n_rows: int) -> "Units":
@@ -91,7 +94,7 @@ class Units(NamedTuple):
 
 
 def units_of(rows: Rows) -> Units:
-    """Return the distinct rows of a table that is full of copies; else all rows.
+    """Return groups that are given, or the rows that others are copies of, or all rows.
 
     Samples with replacement and oversampled classes have copies. Held out beside others
     in training, they would reward what learns rows by heart. Copies have equal labels,
@@ -108,8 +111,10 @@ def units_of(rows: Rows) -> Units:
     >>> units.rows_of(units.of_rows[[3, 1]])
     array([  3, 103,   1, 101])
     """
-    prints = _fingerprints(rows.features)
-    _, first, unit = np.unique(prints, return_index=True, return_inverse=True)
+    by = _fingerprints(rows.features) if rows.groups is None else rows.groups
+    _, first, unit = np.unique(by, return_index=True, return_inverse=True)
+    if rows.groups is not None:
+        return Units(first, unit)
     n_units = len(first)
     if _FEWEST_UNITS <= n_units <= _MOST_DISTINCT * rows.n_rows:
         labelled = len(np.unique(_fingerprints(rows.features, rows.labels)))

@@ -7,7 +7,11 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
+from sklearn import config_context
 from sklearn.metrics import log_loss
+from sklearn.model_selection import GroupKFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from skest import DNNClassifier
 from skest.adapters.features import Rows, count_samples
@@ -142,3 +146,57 @@ def test_copies_are_not_held_out_beside_their_like(n_rows, strings):
     X = X.iloc[copies] if strings else X[copies]
     model = DNNClassifier((32,), n_members=1, random_state=0).fit(X, y[copies])
     assert log_loss(y_new, model.predict_proba(X_new)) < 0.75
+
+
+def visits(n_patients, n_visits):
+    """Return rows of patients, whose label is theirs, and who they are."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(n_patients), n_visits)
+    own = rng.normal(size=(n_patients, 6))
+    X = np.c_[own[groups], rng.normal(size=len(groups))].astype(np.float32)
+    y = (own[:, 0] + rng.normal(size=n_patients) > 0)[groups]
+    return X, y, np.array([f"p{g}" for g in groups], dtype=object)
+
+
+# Of the second, one part is held out.
+@pytest.mark.parametrize("early_stopping", ["auto", True])
+def test_groups_are_held_out_as_a_whole(early_stopping):
+    X, y, groups = visits(60, 10)
+    train = np.arange(600) < 400
+    model = DNNClassifier(
+        (32,),
+        n_members=1,
+        early_stopping=early_stopping,
+        validation_fraction=0.3,
+        random_state=0,
+    )
+    model.fit(X[train], y[train], groups=groups[train])
+    assert log_loss(y[~train], model.predict_proba(X[~train])) < 1
+    # What validation says is true of others.
+    assert model.best_validation_score_ < -0.4
+
+
+def test_as_many_folds_as_groups():
+    X, y, groups = visits(3, 40)
+    model = DNNClassifier((4,), n_members=1, max_iter=5, random_state=0)
+    y[::7] ^= True
+    weight = np.where(groups == "p2", 0, 1)
+    assert len(model.fit(X, y, groups=groups).fold_estimators_) == 3
+    assert len(model.fit(X, y, weight, groups=groups).fold_estimators_) == 2
+    with pytest.raises(ValueError, match="'groups' has one value only.*X_val"):
+        model.fit(X, y, groups=np.zeros(120))
+    with pytest.raises(ValueError, match="a value for each of the 120 rows.*got 3"):
+        model.fit(X, y, groups=[1, 2, 3])
+    with pytest.raises(ValueError, match="'groups' lacks the value of row 0"):
+        model.fit(X, y, groups=[None, *groups[1:]])
+
+
+def test_groups_are_routed():
+    X, y, groups = visits(20, 10)
+    with config_context(enable_metadata_routing=True):
+        model = DNNClassifier((4,), n_members=1, max_iter=2, random_state=0)
+        pipeline = make_pipeline(StandardScaler(), model.set_fit_request(groups=True))
+        found = cross_validate(
+            pipeline, X, y, cv=GroupKFold(2), params={"groups": groups}
+        )
+    assert len(found["test_score"]) == 2
