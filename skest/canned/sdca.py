@@ -67,9 +67,9 @@ class LinearSDCA:
     l2 : float, default=1.0
         Strength of the L2 penalty, > 0.
     proximal : bool, default=False
-        Whether every epoch is held near the one before, for which weak penalties take no
-        more epochs than strong ones. scikit-learn's estimators always do; tf.estimator does
-        not, and examples must come again for it.
+        Whether every epoch is held near the one before, with which weak penalties take tens
+        of epochs and not thousands. The estimators with ``fit`` always do; tf.estimator
+        does not, and examples must come again for it.
 
     Raises
     ------

@@ -143,9 +143,8 @@ def rows_of(example: Any, inputs: Sequence[InputSpec]) -> dict[str, list[Any]]:
         cells = Feature(spec.name, spec.to_json()).feed(columns[spec.name])
         absent = np.asarray((cells != cells) | (cells == spec.missing), bool)
         lengths = _lengths(~absent) if None in spec.shape[1:] else None
-        if (
-            spec.integers_only
-        ):  # feature columns take no floats of an array for categories
+        # Feature columns take no floats of an array for categories.
+        if spec.integers_only:
             cells = np.where(absent, 0, cells).astype(np.int64)
         if absent.any() and spec.dtype != "string":
             cells = cells.astype(object)
