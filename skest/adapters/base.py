@@ -309,15 +309,19 @@ class SkestEstimator(
         of RealMLP (arXiv 2407.04491).
         """
         if known is None:
-            scale = self._new_scale(rows)
+            begins_there = self._begins_at_constant and self.warm_start_from is None
+            of = self._target.best_constant if begins_there else self._target.scale
+            scale = of(rows.labels, rows.weight)
             if scale is not None and self._dtype_name == "float32":
                 scale.warn_of_lost_digits()
         else:
             scale = self._target.widened(known, rows.labels)
         return scale if scale is None or self._has_schedule else scale.unbounded()
 
-    def _new_scale(self, rows: Rows) -> TargetScale | None:
-        return self._target.scale(rows.labels, rows.weight)
+    @property
+    def _begins_at_constant(self) -> bool:
+        """Whether training begins at the best answer that is one for all rows."""
+        return False
 
     def _train(
         self, rows: Rows, held_out: Rows | None, course: Course, *, resume: bool

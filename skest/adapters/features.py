@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads ``X`` as columns by key; with ``y`` they are `Rows`, which may be made distinct."""
+"""Reads ``X`` as columns by key; with ``y`` they are `Rows`."""
 
 import os
 from collections.abc import Collection, Mapping, Sequence

@@ -17,7 +17,6 @@ from skest.adapters.predictors import (
     SkestHeadEstimator,
     SkestRegressor,
 )
-from skest.adapters.targets.base import TargetScale
 from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns
@@ -158,12 +157,10 @@ class SkestLinear(LinearParameters, SkestEstimator):
             optimizer=self.optimizer if sdca is None else replace(sdca, proximal=True),
         )
 
-    def _new_scale(self, rows: Rows) -> TargetScale | None:
-        # The penalties of SDCA are for the bias itself; variables that are given have
-        # one.
-        if as_sdca(self.optimizer) is not None or self.warm_start_from is not None:
-            return super()._new_scale(rows)
-        return self._target.best_constant(rows.labels, rows.weight)
+    @property
+    def _begins_at_constant(self) -> bool:
+        # The penalties of SDCA are for the bias itself.
+        return as_sdca(self.optimizer) is None
 
     # Dual coordinate ascent, whose examples are told apart by the numbers of the rows.
 
@@ -385,10 +382,9 @@ class SkestBaseline(BaselineParameters, SkestEstimator):
             for name, (value, _) in super()._reasons().items()
         }
 
-    def _new_scale(self, rows: Rows) -> TargetScale | None:
-        if self.warm_start_from is not None:
-            return super()._new_scale(rows)
-        return self._target.best_constant(rows.labels, rows.weight)
+    @property
+    def _begins_at_constant(self) -> bool:
+        return True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -45,7 +45,7 @@ def distinct_rows(rows: Rows) -> Rows:
     >>> sorted(zip(few.features["x"].tolist(), few.weight.tolist()))
     [('a', 2.0), ('b', 1.0)]
     """
-    prints = _fingerprints(rows.features, rows.labels)
+    prints = _with_labels(_fingerprints(rows.features), rows.labels)
     order = np.argsort(prints, kind="stable")
     differs = prints[order[1:]] != prints[order[:-1]]
     starts = np.flatnonzero(np.concatenate([[True], differs]))
@@ -111,21 +111,23 @@ def units_of(rows: Rows) -> Units:
     >>> units.rows_of(units.of_rows[[3, 1]])
     array([  3, 103,   1, 101])
     """
-    by = _fingerprints(rows.features) if rows.groups is None else rows.groups
-    _, first, unit = np.unique(by, return_index=True, return_inverse=True)
     if rows.groups is not None:
-        return Units(first, unit)
+        return Units(
+            *np.unique(rows.groups, return_index=True, return_inverse=True)[1:]
+        )
+    prints = _fingerprints(rows.features)
+    _, first, unit = np.unique(prints, return_index=True, return_inverse=True)
     n_units = len(first)
     if _FEWEST_UNITS <= n_units <= _MOST_DISTINCT * rows.n_rows:
-        labelled = len(np.unique(_fingerprints(rows.features, rows.labels)))
-        levels = [len(np.unique(w)) for w in _columns(rows.features, None)]
+        labelled = len(np.unique(_with_labels(prints, rows.labels)))
+        levels = [len(np.unique(words)) for words in _columns(rows.features)]
         by_chance = np.log(levels).sum() < np.log(_CELLS_OF_ROW * rows.n_rows)
         if labelled <= _MOST_LABELS * n_units and not by_chance:
             return Units(first, unit)
     return Units.alone(rows.n_rows)
 
 
-def _fingerprints(features: Any, labels: Any = None) -> _Words:
+def _fingerprints(features: Any) -> _Words:
     """Return a number for each row, equal for equal rows.
 
     Of 1e7 different rows, two agree by chance with a probability of about 3e-6.
@@ -133,18 +135,23 @@ def _fingerprints(features: Any, labels: Any = None) -> _Words:
     # A hash in place of a comparison: cells may be strings, lists or rows of a sparse
     # matrix, which no sort of NumPy compares.
     prints = np.zeros(count_samples(features), dtype=np.uint64)
-    for words in _columns(features, labels):
+    for words in _columns(features):
         prints = hash_array(prints * _FACTOR + words)
     return prints
 
 
-def _columns(features: Any, labels: Any) -> Iterator[_Words]:
+def _with_labels(prints: _Words, labels: Any) -> _Words:
+    for key, values in _label_columns(labels):
+        for words in _words(values, key):
+            prints = hash_array(prints * _FACTOR + words)
+    return prints
+
+
+def _columns(features: Any) -> Iterator[_Words]:
     table = Table(features)
     for key in table.keys:
         sparse = table.holds_sparse(key)
         yield from _words(table.sparse(key) if sparse else table.cells(key), key)
-    for key, values in () if labels is None else _label_columns(labels):
-        yield from _words(values, key)
 
 
 def _label_columns(labels: Any) -> Iterator[tuple[Any, Any]]:

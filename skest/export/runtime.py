@@ -25,8 +25,8 @@ from skest.export.artifact import (
 )
 from skest.export.raw_values import Feature, columns_of, names_taken
 
-ROWS_AT_ONCE = 8192
-"""The engine keeps what it computes of all rows that it is given: kilobytes of each."""
+# The engine keeps what it computes of all rows that it is given: kilobytes of each.
+_ROWS_AT_ONCE = 8192
 
 
 class Model:
@@ -152,9 +152,9 @@ class Model:
         # Lists are filled up in all rows by now: answers of all pieces have one width.
         pieces = [
             self._session.run(
-                names, {key: v[at : at + ROWS_AT_ONCE] for key, v in feeds.items()}
+                names, {key: v[at : at + _ROWS_AT_ONCE] for key, v in feeds.items()}
             )
-            for at in range(0, max(n_rows.values(), default=0), ROWS_AT_ONCE)
+            for at in range(0, max(n_rows.values(), default=0), _ROWS_AT_ONCE)
         ]
         if pieces:
             return [np.concatenate(found) for found in zip(*pieces, strict=True)]

@@ -18,6 +18,7 @@ from skest.adapters.targets.base import (
 )
 from skest.core.sklearn_compat import check_y
 from skest.feature_columns.cells import numbers
+from skest.feature_columns.statistics import Distribution
 from skest.heads.regression import (
     LogisticRegressionHead,
     PoissonRegressionHead,
@@ -154,11 +155,10 @@ class NumberTarget(Target):
         q = {"absolute_error": 0.5, "quantile": self.quantile}.get(self.loss)
         if q is None:
             return scale
-        weights = np.ones(len(labels)) if weight is None else weight
         columns = np.reshape(labels, (len(labels), -1)).T
-        return scale._replace(
-            center=np.array([_quantile(column, weights, q) for column in columns])
-        )
+        known = [Distribution.of(column, weight) for column in columns]
+        center = [float(k.distinct[k.quantiles(np.array(q))]) for k in known]
+        return scale._replace(center=np.array(center))
 
     def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
         """Return a scale whose range of predictions holds these labels, too."""
@@ -231,13 +231,6 @@ class NumberTarget(Target):
                 f"{np.argwhere(wrong)[0][0]}. Correct or rescale y, or choose "
                 'loss="squared_error".'
             )
-
-
-def _quantile(values: np.ndarray, weight: np.ndarray, q: float) -> float:
-    """Return the least value that a share of at least `q` does not exceed."""
-    order = np.argsort(values)
-    reached = np.cumsum(weight[order])
-    return float(values[order[np.searchsorted(reached, q * reached[-1])]])
 
 
 def _r2(labels: np.ndarray, predicted: np.ndarray, weight: np.ndarray | None) -> float:
