@@ -29,7 +29,7 @@ from skest.adapters.fit import (
     keep_embeddings,
     train_core,
 )
-from skest.adapters.folds import evaluation, fit_by_folds, predictions
+from skest.adapters.folds import balance, evaluation, fit_by_folds, predictions
 from skest.adapters.held_out import Course, LiveScore, fit_with_part_held_out
 from skest.adapters.parameters import FORMER_ARGUMENTS
 from skest.adapters.reader import RowReader
@@ -180,19 +180,21 @@ class SkestEstimator(
         course = Course(budget, seed, given, self.max_steps)
         holds_out = self._chosen("early_stopping") and validation[0] is None
         units = self._units(rows) if holds_out else None
-        if takes_all and units is not None:
-            n_units = len(units.first)
-            n_folds = min(self._n_folds(n_units), n_units)
-            if n_folds > 1:
-                fit_by_folds(self, rows, units, n_folds, course)
-                return
         # Few rows are all held out in turn; of many, one part is enough.
-        train, held_out = self._split_validation(rows, validation, seed, units)
-        can_go_on = course.budget > 1 and self.max_steps != 1
-        if takes_all and held_out is not None and can_go_on:
-            fit_with_part_held_out(self, train, held_out, rows, course)
+        n_folds = 1
+        if takes_all and units is not None:
+            n_folds = min(self._n_folds(len(units.first)), len(units.first))
+        if units is not None and n_folds > 1:
+            fit_by_folds(self, rows, units, n_folds, course)
         else:
-            self._fit_rows(train, held_out, course, resume=resume)
+            train, held_out = self._split_validation(rows, validation, seed, units)
+            can_go_on = course.budget > 1 and self.max_steps != 1
+            if takes_all and held_out is not None and can_go_on:
+                fit_with_part_held_out(self, train, held_out, rows, course)
+            else:
+                self._fit_rows(train, held_out, course, resume=resume)
+        if self._scale is not None and self._target.is_to_balance:
+            balance(self, rows)
 
     def _fit_rows(
         self,

@@ -1,11 +1,13 @@
 """What "auto" stands for: the training recipe of networks on tables."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import log_loss
 
-from skest import DNNClassifier, DNNRegressor, export
+from skest import DNNClassifier, DNNRegressor, RunConfig, export
 from skest.adapters.skorch import skorch_features, to_skorch
 from skest.adapters.targets.classes import temperature_of
 from skest.feature_columns import (
@@ -272,6 +274,23 @@ def test_half_of_each_temperature_is_taken(monkeypatch):
         model = DNNClassifier((4,), max_iter=5, random_state=0).fit(X, y)
         margins.append(model.decision_function(X))
     np.testing.assert_allclose(margins[1], margins[0] / 6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_rows", [100, 1_200])
+def test_counts_are_predicted_with_their_mean(n_rows, tmp_path):
+    rng = np.random.default_rng(0)
+    X, exposure = rng.normal(size=(n_rows, 2)), rng.uniform(0.1, 1, n_rows)
+    rate = rng.poisson(np.exp(X[:, 0] - 2) * exposure) / exposure
+    config = RunConfig(model_dir=tmp_path, log_step_count_steps=None)
+    settings = {"max_iter": 2, "random_state": 0, "loss": "poisson", "config": config}
+    model = DNNRegressor((8,), **settings).fit(X, rate, exposure)
+    for fitted in (model, pickle.loads(pickle.dumps(model))):
+        mean = np.average(fitted.predict(X), weights=exposure)
+        assert mean == pytest.approx(np.average(rate, weights=exposure), rel=1e-5)
+    assert model.estimator_.latest_checkpoint() is not None
+    # Nothing is there to be balanced by.
+    none = DNNRegressor((8,), **settings).fit(X, np.zeros(n_rows))
+    assert none.predict(X).max() < 1e-3
 
 
 def test_rows_that_are_all_predicted_right_do_not_calibrate():

@@ -124,7 +124,11 @@ class TargetScale(NamedTuple):
         """Return this scale of logits on top of another, such as a source's."""
         # Logits are divided by a temperature where they are multiplied with a scale
         # anyway: an export, a pickle and `evaluate` know no temperature of its own.
-        return self if first is None else first._replace(scale=first.scale * self.scale)
+        if first is None:
+            return self
+        return first._replace(
+            center=first.center + self.center, scale=first.scale * self.scale
+        )
 
     @classmethod
     def joined(cls, scales: Sequence["TargetScale"]) -> "TargetScale":
@@ -370,6 +374,15 @@ class Target(ABC):
     def calibration(self, rows: Scored) -> TargetScale | None:
         """Return the scale of logits that held-out rows ask for, if any."""
         return None
+
+    @property
+    def is_to_balance(self) -> bool:
+        """Whether the mean of the predictions shall be that of the labels."""
+        return False
+
+    def balance(self, rows: Scored) -> TargetScale:
+        """Return the shift of logits after which predictions have the labels' mean."""
+        raise NotImplementedError
 
     def scale(self, labels: Any, weight: np.ndarray | None) -> TargetScale | None:
         """Return the scale of the labels that the network need not learn, if any."""

@@ -160,6 +160,21 @@ class NumberTarget(Target):
         center = [float(k.distinct[k.quantiles(np.array(q))]) for k in known]
         return scale._replace(center=np.array(center))
 
+    @property
+    def is_to_balance(self) -> bool:
+        """Whether these are counts."""
+        return self.loss == "poisson"
+
+    def balance(self, rows: Scored) -> TargetScale:
+        """Return the shift of logits after which predictions have the labels' mean."""
+        expected = np.exp(rows.predictions[PredictionKeys.LOGITS].astype(np.float64))
+        labels = np.reshape(rows.labels, expected.shape)
+        ratio = np.average(labels, axis=0, weights=rows.weight)
+        ratio /= np.average(expected, axis=0, weights=rows.weight)
+        # A mean of 0 has no logarithm.
+        center = np.log(ratio, where=ratio > 0, out=np.zeros_like(ratio))
+        return TargetScale.none(len(center))._replace(center=center)
+
     def widened(self, scale: TargetScale, labels: Any) -> TargetScale:
         """Return a scale whose range of predictions holds these labels, too."""
         return scale.widened(labels)
