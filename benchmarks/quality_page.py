@@ -94,8 +94,6 @@ which others were measured.
 
 ## All rows
 
-This part is of 6b73c5e8 or older.
-
 Five of these tables have more rows, three quarters to train with:
 bike 13,034, letter 15,000, credit_default 22,500, diamonds 40,455, flights 72,873 (`--rows
 {all_rows}`). Eleven more (`--large`; two seeds), picked likewise, have 1,514 (cells)
@@ -129,8 +127,7 @@ scales since (grants: .49 before). {broad}
 ## Measured with
 
 {machine}; `quality/results.jsonl` has the commit of each fit. After
-calibration and scales changed, losses were measured anew but for large tables; seconds
-mostly not.
+calibration and scales changed, losses were measured anew; seconds mostly not.
 """
 
 

@@ -23,6 +23,10 @@ ARRAY_KEY = "x"
 #: Key of the sample weights beside the features.
 WEIGHT_KEY = "__sample_weight__"
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+_FOR_DATES = (
+    "For dates, pass a DataFrame or a dictionary of arrays; of durations, make numbers "
+    "in a unit of your choice first."
+)
 
 
 class Rows(NamedTuple):
@@ -211,6 +215,12 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
     # A masked array would lose its mask in `validate_data`, and what it masks would
     # count.
     X = plain_matrix(X)
+    if getattr(getattr(X, "dtype", None), "kind", "") in ("m", "M"):
+        # As numbers they would be in whatever unit they are stored in.
+        raise TypeError(
+            f"An array without 'feature_columns' must hold numbers; got dtype {X.dtype}. "
+            f"{_FOR_DATES}"
+        )
     if reset and isinstance(X, np.ndarray) and X.ndim == 2:
         for i, values in enumerate(X.T):
             warn_of_merged(values, np.float64, i)
@@ -231,6 +241,10 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
                 f"{error} An array of more dimensions is one column, to which you give a "
                 "name: {'x': array}."
             ) from error
+        raise
+    except TypeError as error:
+        if "Timestamp" in str(error) or "datetime" in str(error):
+            error.add_note(_FOR_DATES)
         raise
     except OverflowError as error:
         raise ValueError(

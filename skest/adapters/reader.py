@@ -30,7 +30,7 @@ from skest.core.checks import warn
 from skest.core.random import seed_sequence
 from skest.core.sklearn_compat import check_sample_weight
 from skest.engine.model import device_with
-from skest.feature_columns.choice import stands_alone, warn_of_id
+from skest.feature_columns.choice import stands_alone, warn_of_calendar, warn_of_id
 from skest.feature_columns.columns import (
     FeatureColumns,
     as_feature_columns,
@@ -389,9 +389,10 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         names = vars(self).get("feature_names_in_")
         if columns is None or names is None or not self._reads_array:
             return columns
-        # The one column of the array has lost the names that tell ids from numbers.
+        # The one column of the array has lost the names, and what there is to say of them.
         for name, values in zip(names, table.numbers(ARRAY_KEY).T, strict=True):
             warn_of_id(name, values)
+            warn_of_calendar(name, values)
         return with_feature_names(columns, names)
 
     @property

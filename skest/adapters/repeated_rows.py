@@ -189,7 +189,10 @@ def _words(cells: Any, key: Any) -> Iterator[_Words]:
         for column in np.asarray(cells).reshape(len(cells), -1).T:
             yield from _words(column, key)
     else:
-        hashes = hash_pandas_object(pd.Series(cells), index=False)
+        try:
+            hashes = hash_pandas_object(pd.Series(cells), index=False)
+        except TypeError:
+            return  # of sets, which columns will refuse by name
         yield np.asarray(hashes, dtype=np.uint64)
 
 

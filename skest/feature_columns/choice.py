@@ -4,6 +4,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import pandas as pd
 from skest.core.checks import warn
 from skest.core.texts import DATE, WORDS, is_plain_number
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.feature_columns.bucketized import bucketized_column
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
@@ -20,6 +22,7 @@ from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.naming_numbers import are_names
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
+    ParsedColumn,
     are_dates,
     are_numbers,
     are_whole,
@@ -58,8 +61,9 @@ UNKNOWN_RATE = 0.01
 FEWEST_UNIQUE = 20
 #: So many levels tell whether strings are numbers but for a few.
 MOST_LOOKED_AT = 1000
-#: Cells of more words on average are a text, if at least half of them differ.
-MOST_WORDS = 4
+#: Cells of more words on average are a text, if at least half of them differ; and those
+#: of fewer, such as titles, if most cells are rare levels and most words are not.
+MOST_WORDS, FEWEST_WORDS = 4, 2
 #: Integers are row numbers if they differ and fill at least so much of their range; with
 #: less than all, for rows are held out.
 ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
@@ -68,6 +72,8 @@ ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
 MOST_REPEATED = 0.5
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
+# Between the values of parts of dates; the last bucket is left for gaps.
+_BOUNDARIES = {"month": range(2, 14), "weekday": range(1, 8), "hour": range(1, 25)}
 # Their values do not tell ids from numbers: distances of flights and zip codes look alike.
 _LAST_WORD = "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:{})$"
 _ID = re.compile(_LAST_WORD.format("id"))
@@ -83,6 +89,7 @@ _FORMATTED = re.compile(
     rf"|{_AMOUNT}\)?\s*"
     r"|\s*\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*([ap]m)?\s*"
     r"|\s*(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})(\s.*)?"
+    r"|\s*\d{4}-(W?\d\d|Q\d)\s*"
     rf"|\s*\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}.*|\s*{_MONTH} \d{{1,2}},? \d{{4}}.*",
     re.IGNORECASE,
 )
@@ -165,6 +172,7 @@ def _columns(
         if len(table.keys) > 1 and values.ndim == 1 and _are_equal(values):
             return _left_out(key, "has the same value in each row")
         number = _numeric(numeric_column, key, values, dtype, kind)
+        warn_of_calendar(key, values)
         if not _are_names(table, values):
             warn_of_id(key, values)
             return [number]
@@ -179,7 +187,7 @@ def _columns(
             return _left_out(key, "has no values")
         if len(table.keys) > 1 and _are_equal(table.cells(key)):
             return _left_out(key, "has the same value in each row")
-        return [_parsed(key, part, dtype, kind) for part in parts]
+        return [_part_of_date(key, part, dtype, kind) for part in parts]
     cells = table.factorized(key)
     if cells.are_integers and -1 in cells.distinct:
         _warn_of_minus_one(key)
@@ -191,12 +199,13 @@ def _columns(
         # Who makes a category of numbers has said what they are.
         if not is_category and are_numbers(cells.distinct):
             number = _parsed(key, "number", dtype, kind)
+            warn_of_calendar(key, pd.to_numeric(pd.Series(cells.distinct), "coerce"))
             if not _may_name_things(cells.distinct, counts.sum()):
                 return [number]
             names = _categories(table, key, kind, n_levels, is_single)
             return names if kind == "linear" else [number, *names]
         _warn_of_other_than_numbers(cells.distinct, key)
-        if _are_texts(cells.distinct, counts.sum()):
+        if _are_texts(cells.distinct, counts):
             words = categorical_column_with_hash_bucket(
                 key, HASH_BUCKET_SIZE, delimiter=WORDS
             )
@@ -342,6 +351,34 @@ def warn_of_id(key: Key, values: np.ndarray) -> None:
         )
 
 
+def warn_of_calendar(key: Key, values: Any) -> None:
+    """Warn if numbers are dates such as 20260131.
+
+    Parameters
+    ----------
+    key : str or int
+        Of the column.
+    values : ndarray or Series
+        Its numbers; NaN is missing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.choice import warn_of_calendar
+    >>> warn_of_calendar("sales", np.arange(20_250_101, 20_260_101))  # the 99th of March
+    """
+    if values.ndim > 1 or np.nanmin(values) < 19000101 or np.nanmax(values) > 21001231:
+        return
+    texts = pd.Series(np.unique(values)).dropna().astype(np.int64).astype(str)
+    read = pd.to_datetime(texts, format="%Y%m%d", errors="coerce")
+    if len(texts) > MAX_INDICATOR_LEVELS and read.notna().all():
+        warn(
+            f"Column {key!r} holds dates as numbers, such as {texts[0]}, and is used as a "
+            "number, by which a month has a hundred days. Convert it: "
+            f"pandas.to_datetime(X[{key!r}], format='%Y%m%d')."
+        )
+
+
 def _may_name_things(distinct: np.ndarray, n_cells: int) -> bool:
     """Tell whether strings of numbers may be codes: they are whole, and come again."""
     are_few = 2 < len(distinct) <= n_cells / 2
@@ -349,9 +386,22 @@ def _may_name_things(distinct: np.ndarray, n_cells: int) -> bool:
     return are_few and are_whole(distinct) and all(map(is_plain_number, distinct))
 
 
-def _are_texts(distinct: np.ndarray, n_cells: int) -> bool:
-    n_words = np.mean([len(text.split()) for text in distinct.tolist()])
-    return bool(n_words > MOST_WORDS and 2 * len(distinct) >= n_cells)
+def _are_texts(distinct: np.ndarray, counts: np.ndarray) -> bool:
+    """Tell whether cells that mostly differ are sentences, or of words that come again."""
+    n_cells, texts = counts.sum(), distinct.tolist()
+    if 2 * len(texts) < n_cells:
+        return False
+    if np.mean([len(text.split()) for text in texts]) > MOST_WORDS:
+        return True
+    # Of frequent levels, such as titles of jobs, each says more than its words do.
+    if 4 * counts[counts >= RARE_LEVEL].sum() > n_cells:
+        return False
+    words = (set(re.findall(WORDS, text)) for text in texts)
+    # Parts of dates, versions and addresses of machines are no words.
+    n_cells_of = Counter(w for own in words for w in own if not w.isdigit())
+    n_words = n_cells_of.total()
+    n_frequent = sum(n for n in n_cells_of.values() if n >= RARE_LEVEL)
+    return n_words >= FEWEST_WORDS * len(texts) and 2 * n_frequent >= n_words
 
 
 def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
@@ -398,7 +448,7 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
         )
 
 
-def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> FeatureColumn:
+def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> ParsedColumn:
     return parsed_numeric_column(
         key,
         parse,
@@ -408,6 +458,15 @@ def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> FeatureColumn
         # The parts of a date are missing together: one of them says so.
         indicate_missing="auto" if parse in ("number", "seconds") else False,
     )
+
+
+def _part_of_date(key: Key, part: str, dtype: str | None, kind: str) -> FeatureColumn:
+    column = _parsed(key, part, dtype, kind)
+    # No line goes through weekdays: each has a weight of its own.
+    if kind == "linear" and part in _BOUNDARIES:
+        plain = column.set_params(default_value=None, normalizer=None)
+        return bucketized_column(plain, _BOUNDARIES[part])
+    return column
 
 
 def _warn_of_minus_one(key: Key) -> None:

@@ -61,11 +61,15 @@ def infer_feature_columns(
                                                  if they are whole and come again, which
                                                  codes do, as categories, too
     dates, also as strings in ISO form           seconds, and month, weekday, hour and day
-                                                 of the year where they vary, as numbers
+                                                 of the year where they vary, as numbers;
+                                                 month, weekday and hour of a linear model
+                                                 as buckets
     strings, booleans, intervals, categories:
-    - in 20 cells and more, all levels unique    none, with a warning
-    - texts: more than 4 words in a cell, and    bag of hashed words: one vector, the mean;
-      at least half of the cells differ          beside it `target_ridge_column`
+    - texts: at least half of the cells differ,  bag of hashed words: one vector, the mean;
+      and have more than 4 words; or 2, most     beside it `target_ridge_column`
+      of them in 5 cells, while most levels
+      are in fewer rows
+    - other levels, unique in 20 cells and more  none, with a warning
     - up to 10 levels                            indicator
     - up to 50,000 levels                        embedding, with a trained vector for rare
                                                  and unknown levels and one for missing

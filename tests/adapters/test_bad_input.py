@@ -260,6 +260,22 @@ def test_strings_in_arrays(blobs):
         make(skest.DNNRegressor).fit(X, ["q"] * len(X))
 
 
+@pytest.mark.parametrize("dtype", ["M8[s]", "m8[ns]", object])
+def test_dates_in_an_array_without_names(dtype):
+    day = pd.date_range("2022-01-01", periods=9).to_numpy()
+    X = np.array([*pd.to_datetime(day)]) if dtype is object else day.astype(dtype)
+    with pytest.raises(TypeError) as error:
+        skest.DNNRegressor().fit(X[:, None], np.arange(9.0))
+    told = str(error.value) + "".join(getattr(error.value, "__notes__", ()))
+    assert "For dates, pass a DataFrame" in told
+
+
+def test_cells_that_are_sets_among_rows_held_out():
+    X = pd.DataFrame({"x": np.arange(1200) / 7, "tags": [{"a", "b"}, {"c"}] * 600})
+    with pytest.raises(TypeError, match="'tags' holds .* Make lists of sets"):
+        skest.DNNRegressor().fit(X, X["x"])
+
+
 def test_sequences_without_a_name():
     X, y = np.zeros((6, 3, 2)), [0, 1] * 3
     with pytest.raises(ValueError, match=r"array with dim 3.* name: \{'x': array\}"):

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import itertools
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.exceptions import ConvergenceWarning
 
-from skest import DNNLinearCombinedRegressor, DNNRegressor, export
+from skest import DNNLinearCombinedRegressor, DNNRegressor, LinearRegressor, export
 from skest.feature_columns import LinearFeatures, infer_feature_columns
 from skest.feature_columns import choice as chosen
 
@@ -209,6 +211,33 @@ def test_free_text():
         assert len(infer_feature_columns(X).active) == 1
 
 
+@pytest.mark.parametrize("form", ["b{} c{} n{}", "b{},c{},n{}", '["b{}","c{}","n{}"]'])
+def test_titles_of_words_that_come_again_are_texts(form, rng):
+    numbers = rng.integers((20, 30, 10), size=(N, 3))
+    X = pd.DataFrame({"title": [form.format(*row) for row in numbers.tolist()]})
+    words, ridge = infer_feature_columns(X).active
+    assert words.categorical.delimiter == ridge.categorical.delimiter == r"\w+"
+    # As categories, frequent ones have vectors of their own; and numbers are no words.
+    often = pd.concat([X[:5]] * 10 + [X[:40]])
+    parts = X["title"].str.replace(r"\D+", ".", regex=True)
+    for others in (often, pd.DataFrame({"part": [*parts, *parts[:9]]})):
+        first = infer_feature_columns(others).active[0]
+        assert getattr(first.categorical, "delimiter", None) is None
+
+
+def test_parts_of_dates_have_weights_in_linear_models(rng):
+    day = pd.Series(pd.date_range("2021-01-01", periods=N, freq="17h"))
+    day[5] = None
+    columns = infer_feature_columns({"day": day}, "linear").fit({"day": day})
+    names = [column.name for column in columns.active]
+    parts = [f"day_{part}_bucketized" for part in ("month", "weekday", "hour")]
+    assert names == ["day_seconds", *parts, "day_day_of_year"]
+    weekday = columns.active[2].transform({"day": day})
+    week = day.dt.day_of_week.fillna(7)
+    np.testing.assert_array_equal(weekday.argmax(axis=1), week)
+    assert weekday.shape == (N, 8)
+
+
 @pytest.mark.filterwarnings("error")
 def test_what_may_tell_something_stays():
     for cells in [
@@ -245,6 +274,7 @@ def test_what_may_tell_something_stays():
             "{} Jan 2020",
             "Jan {}, 2020",
             "{}-March-20",
+            "2020-W{}",
         ),
     ],
 )
@@ -261,6 +291,22 @@ def test_numbers_of_which_some_have_separators_are_told(step):
     with pytest.warns(UserWarning) as told:
         infer_feature_columns(X)
     assert ["such as '1," in str(warning.message) for warning in told] == [True]
+
+
+@pytest.mark.parametrize("make", [str, int, float])
+def test_dates_as_numbers_are_told(make):
+    days = pd.date_range("2021-01-20", periods=60).strftime("%Y%m%d")
+    X = pd.DataFrame({"day": [make(day) for day in days], "x": np.arange(60) % 7})
+    y = np.arange(60.0)
+    with pytest.warns(
+        UserWarning, match=r"'day' holds dates as numbers, such as 2021012"
+    ):
+        LinearRegressor(max_iter=1).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        X["day"] = [make(20210120 + 3 * i) for i in range(60)]  # the 99th of January
+        LinearRegressor(max_iter=1).fit(X, y)
 
 
 def test_the_cells_that_are_no_dates_are_told():
