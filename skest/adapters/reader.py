@@ -40,6 +40,7 @@ from skest.feature_columns.infer import (
     infer_feature_columns,
     with_feature_names,
     with_piecewise,
+    with_weights_of_dates,
 )
 from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import take_rows
@@ -386,6 +387,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         columns = infer_feature_columns(table, kind)
         if columns is not None and kind == "dense" and self._has_schedule:
             columns = with_piecewise(columns)
+        if columns is not None and [*self._column_parameters.values()] == ["linear"]:
+            columns = with_weights_of_dates(columns)
         names = vars(self).get("feature_names_in_")
         if columns is None or names is None or not self._reads_array:
             return columns

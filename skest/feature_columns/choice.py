@@ -12,7 +12,6 @@ import pandas as pd
 from skest.core.checks import warn
 from skest.core.texts import DATE, WORDS, is_plain_number
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
-from skest.feature_columns.bucketized import bucketized_column
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
@@ -22,7 +21,6 @@ from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.naming_numbers import are_names
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
-    ParsedColumn,
     are_dates,
     are_numbers,
     are_whole,
@@ -72,8 +70,6 @@ ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
 MOST_REPEATED = 0.5
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
-# Between the values of parts of dates; the last bucket is left for gaps.
-_BOUNDARIES = {"month": range(2, 14), "weekday": range(1, 8), "hour": range(1, 25)}
 # Their values do not tell ids from numbers: distances of flights and zip codes look alike.
 _LAST_WORD = "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:{})$"
 _ID = re.compile(_LAST_WORD.format("id"))
@@ -187,7 +183,7 @@ def _columns(
             return _left_out(key, "has no values")
         if len(table.keys) > 1 and _are_equal(table.cells(key)):
             return _left_out(key, "has the same value in each row")
-        return [_part_of_date(key, part, dtype, kind) for part in parts]
+        return [_parsed(key, part, dtype, kind) for part in parts]
     cells = table.factorized(key)
     if cells.are_integers and -1 in cells.distinct:
         _warn_of_minus_one(key)
@@ -448,7 +444,7 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
         )
 
 
-def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> ParsedColumn:
+def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> FeatureColumn:
     return parsed_numeric_column(
         key,
         parse,
@@ -458,15 +454,6 @@ def _parsed(key: Key, parse: str, dtype: str | None, kind: str) -> ParsedColumn:
         # The parts of a date are missing together: one of them says so.
         indicate_missing="auto" if parse in ("number", "seconds") else False,
     )
-
-
-def _part_of_date(key: Key, part: str, dtype: str | None, kind: str) -> FeatureColumn:
-    column = _parsed(key, part, dtype, kind)
-    # No line goes through weekdays: each has a weight of its own.
-    if kind == "linear" and part in _BOUNDARIES:
-        plain = column.set_params(default_value=None, normalizer=None)
-        return bucketized_column(plain, _BOUNDARIES[part])
-    return column
 
 
 def _warn_of_minus_one(key: Key) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.base import clone
 
 from skest.core.checks import check_choice
+from skest.feature_columns.bucketized import bucketized_column
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.numeric import NumericColumn
@@ -28,6 +29,8 @@ PIECEWISE_BOUNDARIES = "distinct:128"
 PIECEWISE_DIMENSION = 8
 MAX_PIECEWISE_WIDTH = 512
 
+# Between the values of parts of dates; the last bucket is left for gaps.
+_BOUNDARIES = {"month": range(2, 14), "weekday": range(1, 8), "hour": range(1, 25)}
 _KINDS = ("dense", "linear", "sequence", "context")
 
 
@@ -61,9 +64,7 @@ def infer_feature_columns(
                                                  if they are whole and come again, which
                                                  codes do, as categories, too
     dates, also as strings in ISO form           seconds, and month, weekday, hour and day
-                                                 of the year where they vary, as numbers;
-                                                 month, weekday and hour of a linear model
-                                                 as buckets
+                                                 of the year where they vary, as numbers
     strings, booleans, intervals, categories:
     - texts: at least half of the cells differ,  bag of hashed words: one vector, the mean;
       and have more than 4 words; or 2, most     beside it `target_ridge_column`
@@ -184,6 +185,23 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
         for column in numbers
     ]
     return FeatureColumns([*columns.columns, *piecewise])
+
+
+def with_weights_of_dates(columns: FeatureColumns) -> FeatureColumns:
+    """Return inferred columns where months, weekdays and hours have weights of their own.
+
+    For a linear model: no line goes through the days of a week. In a wide part, beside a
+    network that sees them, they raise the loss (Chicago, three splits: by 2 to 7 %).
+    """
+
+    def in_buckets(column: Any) -> Any:
+        boundaries = _BOUNDARIES.get(getattr(column, "parse", ""))
+        if boundaries is None:
+            return column
+        source = clone(column).set_params(default_value=None, normalizer=None)
+        return bucketized_column(source, boundaries)
+
+    return FeatureColumns([in_buckets(column) for column in columns.columns])
 
 
 class NumericFrameColumn(NumericColumn):
