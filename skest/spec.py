@@ -64,10 +64,11 @@ class EstimatorSpec(FormerArguments):
         ``encode(features) -> dict of tensors``, on the host. It must treat every row by
         itself, because an in-memory table is encoded once, and files some thousand rows
         at a time, before they are cut into batches. None means that the features are
-        numbers already: arrays become tensors and nothing else happens.
+        numbers already: arrays become tensors, floats are cast to the type of the
+        network, and nothing else happens.
     encode_labels : callable, default=None
         ``encode_labels(labels) -> tensor or dict of tensors``, on the host, with the
-        same rule. None turns arrays into tensors.
+        same rule. None does what it does for features.
     loss : callable, default=None
         ``loss(labels, logits, features) -> scalar tensor``. Required to train and to
         evaluate. Labels and features are the encoded ones.

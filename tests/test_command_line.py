@@ -167,6 +167,14 @@ def test_an_export_predicts_as_its_model_does(home, capsys):
     assert "'several' has several answers for a row" in capsys.readouterr().err
 
 
+def test_a_package_that_is_not_there(home, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    monkeypatch.delitem(sys.modules, "skest.command_line.kept_model", raising=False)
+    assert run(home, "predict served new.csv") == 2
+    error = capsys.readouterr().err
+    assert re.fullmatch("skest predict: error: .*`pip install pandas`.\n", error)
+
+
 def test_classes_of_a_single_row_are_trained_and_not_measured(home, capsys):
     names = ["a", "b"] * 40 + [f"n{i}" for i in range(20)]
     rare = pd.DataFrame({"x": np.arange(100.0), "name": names})

@@ -85,7 +85,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"give a command: {', '.join(_COMMANDS)}")
     prog = f"skest {given.command}"
     # Imported only now: PyTorch takes a second, and `skest --help` needs none of it.
-    command = pkgutil.resolve_name(f"skest.{_COMMANDS[given.command][0]}")
+    try:
+        command = pkgutil.resolve_name(f"skest.{_COMMANDS[given.command][0]}")
+    except ModuleNotFoundError as error:  # where exports run, not all is installed
+        package = "scikit-learn" if error.name == "sklearn" else error.name
+        _say(f"{prog}: error", f"{error}. Install it by `pip install {package}`.")
+        return 2
     return _run(command, given.arguments, prog)
 
 

@@ -5,7 +5,8 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Iterator
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -356,6 +357,10 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
     except ModelDirInUseError:
         raise  # what is in the directory now is of another training
     except BaseException as error:
+        # Later ones have the shapes of the first.
+        if run.in_step and run.n_taken == 0 and run.batch is not None:
+            x, y = (reprlib.repr(_shapes(data)) for data in run.batch)
+            error.add_note(f"The first step was given the features {x}, labels {y}.")
         if _is_worth_saving(run, store, error):
             _try_to_save(run)
         is_error = not isinstance(error, KeyboardInterrupt)
@@ -363,6 +368,14 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
         _note_stop(store, reason, is_error=is_error)
         raise
     _note_stop(store, str(run.stop_reason))
+
+
+def _shapes(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {key: _shapes(value) for key, value in data.items()}
+    if isinstance(data, Tensor) and not data.is_nested:
+        return f"{tuple(data.shape)} {data.dtype}"
+    return type(data).__name__
 
 
 def _is_worth_saving(run: Run, store: CheckpointStore, error: BaseException) -> bool:

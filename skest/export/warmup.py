@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from skest.core.texts import joined_text
@@ -171,7 +172,9 @@ def cells_of(spec: InputSpec, cells: list[Any]) -> Any:
     if spec.unit is not None:
         flat = np.asarray(cells, object).ravel()
         times = [spec.missing if cell is None else cell for cell in flat]
-        return np.asarray(times, np.int64).view("datetime64[us]")
+        dates = pd.Series(np.asarray(times, np.int64).view("datetime64[us]"))
+        # Of UTC, no column says that it had a time zone in fit, or had none.
+        return dates.dt.tz_localize("UTC")
     if spec.numbers_only:
         return np.asarray(cells, object).ravel()
     if spec.dtype.startswith("float") and None not in spec.shape[1:]:

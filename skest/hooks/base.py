@@ -7,6 +7,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from skest.config.run_config import RunConfig
-from skest.core.checks import check_exactly_one
+from skest.core.checks import check_exactly_one, warn
 from skest.hooks.summaries import SummaryWriter
 from skest.inputs.array_dataset import ArrayDataset
 from skest.keys import ModeKeys
@@ -216,9 +217,22 @@ def nan_steps(losses: Mapping[int, tuple[Tensor, Any, int]]) -> list[int]:
 
 
 def check_overrides(kind: type, base: type) -> None:
-    """Raise TypeError if a method of a subclass can't be called as that of its base."""
+    """Raise TypeError if a method of a subclass can't be called as that of its base.
+
+    A method whose name is nearly one of skest's is warned of.
+    """
+    ours = [c for c in kind.__mro__[1:] if c.__module__.startswith("skest.")]
+    public = {name for c in ours for name in vars(c) if not name.startswith("_")}
     for name, method in vars(kind).items():
         called = vars(base).get(name)
+        is_own = name[0] != "_" and name not in public
+        # `send` is near `end`, and may be what it says.
+        near = is_own and get_close_matches(name, public - {"end"}, 1, 0.8)
+        if near and isinstance(method, FunctionType):
+            warn(
+                f"skest never calls {kind.__name__}.{name}. Did you mean {near[0]!r}? "
+                "Begin the names of methods of your own with an underscore."
+            )
         if not (isinstance(method, FunctionType) and isinstance(called, FunctionType)):
             continue
         # Here, where a class is defined, and not in the first step of a training.

@@ -223,7 +223,7 @@ def tensor_batches(
     source : Source
         The data of the call.
     encode, encode_labels : callable or None
-        As in `EstimatorSpec`; with None, arrays become tensors, those of floats in
+        As in `EstimatorSpec`; with None, arrays become tensors, and floats are cast to
         `dtype`.
     device : torch.device
         Where the batches are wanted.
@@ -475,7 +475,9 @@ def _fits(leaves: Sequence[Any], device: torch.device) -> bool:
 def _as_tensor(value: Any, dtype: torch.dtype) -> Any:
     """Return a tensor; strings and other objects stay arrays."""
     if isinstance(value, Tensor):
-        return value
+        if value.dtype == dtype or not value.is_floating_point():
+            return value
+        return value.to(dtype)
     array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
     # Objects, such as decimals, are not guessed at.
     if array.dtype.kind == "f":

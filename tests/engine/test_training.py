@@ -164,6 +164,16 @@ def test_equals_clipping_the_dense_gradients(parameters, max_norm):
         torch.testing.assert_close(parameter.grad.to_dense(), twin.grad)
 
 
+@pytest.mark.parametrize("name", [None, "x"])
+def test_an_error_of_the_first_step_tells_what_it_was_given(name):
+    x = np.ones((4, 3))
+    batches = [(x if name is None else {name: x}, np.zeros(4))]
+    shapes = r"\(4, 3\) torch.float32.*, labels '\(4,\) torch.float32'"
+    with pytest.raises((RuntimeError, TypeError), match=shapes) as refused:
+        Estimator(lambda features, labels, mode: make_spec()).train(lambda: batches)
+    assert name is None or "{'x': " in refused.value.__notes__[0]
+
+
 def test_a_broken_gradient_is_not_hidden():
     for broken in [math.nan, math.inf]:
         for make in [dense, lambda values: table([2], values)]:

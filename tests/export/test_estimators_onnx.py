@@ -10,7 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import scipy.sparse
-from sklearn.base import is_regressor
+from sklearn.base import clone, is_regressor
 
 import skest
 from skest import feature_columns as fc
@@ -19,6 +19,7 @@ from skest.heads import RegressionHead, SampledSoftmaxHead
 pytest.importorskip("onnxruntime")
 from skest.export import load
 from skest.export.onnx.graph import IR_VERSION, OPSETS
+from skest.model_selection import EnsembleClassifier
 from tests.adapters._families import small
 
 pytestmark = pytest.mark.filterwarnings("ignore:No feature column of")
@@ -114,13 +115,15 @@ def assert_runs_anywhere(loaded):
         assert value.type.HasField("tensor_type")
 
 
-def test_made_up_dates_are_near_those_of_training(tmp_path):
+@pytest.mark.filterwarnings("error:Column 'when' had dates")
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_made_up_dates_are_near_those_of_training(zone, tmp_path):
     """Far from them rounding alone exceeds what is tolerated."""
-    X = table()
+    X = table().assign(when=lambda X: X["when"].dt.tz_localize(zone))
     version = small(skest.DNNClassifier).fit(X, names()).export(tmp_path)
     warmup = json.loads((version / "warmup.json").read_text())
     times = np.array([t for t in np.ravel(warmup["inputs"]["when"]) if t is not None])
-    when = X["when"].astype("datetime64[us]").astype(np.int64)
+    when = X["when"].dt.as_unit("us").astype(np.int64)
     assert np.abs(times - when.mean()).max() <= 2.01 * when.std()
 
 
@@ -188,6 +191,33 @@ TARGETS = {
 def test_targets(estimator_class, options, y, tmp_path):
     X = table()
     assert_exported(tmp_path, small(estimator_class, **options).fit(X, y), X)
+
+
+MEMBERS = skest.DNNLinearCombinedClassifier(max_iter=9, random_state=0)
+SOFTPLUS = small(
+    skest.DNNClassifier,
+    activation="softplus",
+    dtype="float64",
+    feature_columns=[fc.numeric_column("a"), fc.numeric_column("b")],
+)
+OUTLIERS = {
+    "two classes": (MEMBERS, 0),
+    "labels": (MEMBERS, slice(None)),
+    "softplus": (SOFTPLUS, 0),
+    "ensemble": (EnsembleClassifier([("a", MEMBERS), ("b", SOFTPLUS)]), 0),
+}
+
+
+@pytest.mark.parametrize(("model", "target"), OUTLIERS.values(), ids=list(OUTLIERS))
+def test_outliers(model, target, tmp_path):
+    """Softplus of ONNX Runtime is infinite where that of PyTorch is not."""
+    X = pd.DataFrame(np.random.default_rng(0).normal(size=(300, 2)), columns=["a", "b"])
+    y = (X + 0.1 > 0).to_numpy(int)[:, target]
+    estimator = clone(model).fit(X, y)
+    loaded = load(estimator.export(tmp_path))
+    far = np.array([sign * 10.0**n for n in (3, 6, 12, 30) for sign in (1, -1)])
+    rows = pd.DataFrame({"a": [*far, *far, *0 * far], "b": [*0 * far, *far, *far]})
+    assert_same_answers(loaded, estimator, rows)
 
 
 def test_other_kinds_of_tables(tmp_path):

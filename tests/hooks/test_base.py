@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+import warnings
+
 import pytest
 import torch
 
 from skest import EstimatorSpec, ModeKeys
-from skest.hooks import CheckpointListener, Hook
+from skest.hooks import CheckpointListener, EpochwiseHook, Hook
 
 SPEC = EstimatorSpec(ModeKeys.PREDICT, network=torch.nn.Identity(), predictions=dict)
 
@@ -21,6 +23,23 @@ def test_methods_of_session_run_hooks_are_refused():
             type("Ported", (Hook,), method)
         with pytest.raises(TypeError, match=f"Ported has the method '{former}'"):
             type("Ported", (type("Mixin", (), method), Hook), {})
+
+
+@pytest.mark.parametrize(
+    ("base", "wrong", "right"),
+    [
+        (Hook, "after_stp", "after_step"),
+        (EpochwiseHook, "endepoch", "end_epoch"),
+        (CheckpointListener, "aftersave", "after_save"),
+    ],
+)
+def test_methods_that_are_nearly_called_are_warned_of(base, wrong, right):
+    with pytest.warns(UserWarning, match=f"never calls Own.{wrong}.* mean '{right}'"):
+        type("Own", (base,), {wrong: lambda self, run: None})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        own = dict.fromkeys(["send", f"_{wrong}"], lambda self: None)
+        type("Own", (base,), own | {right: lambda self, *arguments: None})
 
 
 def test_methods_take_what_they_are_called_with():

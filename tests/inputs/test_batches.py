@@ -36,6 +36,15 @@ def test_floats_follow_the_network_and_all_else_stays():
             assert features["x"].tolist() == FLOATS.tolist()
 
 
+@pytest.mark.parametrize("given", [torch.float64, torch.float32, torch.bfloat16])
+def test_tensors_of_a_stream_are_cast_as_arrays_are(given):
+    x, z = torch.from_numpy(FLOATS), torch.ones(5, dtype=torch.complex128)
+    ((features, labels),) = make([({"x": x.to(given), "z": z}, x)])
+    assert features["x"].dtype == labels.dtype == torch.float32
+    assert features["x"].tolist() == labels.tolist() == FLOATS.tolist()
+    assert features["z"] is z
+
+
 # Rows
 
 

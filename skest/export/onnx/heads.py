@@ -51,6 +51,13 @@ def _tanh(x: Value, _: Any) -> Value:
     return x.apply("Tanh") if x.dtype == np.float32 else _sigmoid(x * 2) * 2 - 1
 
 
+def _softplus(x: Value) -> Value:
+    # That of ONNX Runtime is infinite in float64 from 710 on.
+    if x.dtype == np.float32:
+        return x.apply("Softplus")
+    return x.maximum(0) + ((-x.apply("Abs")).apply("Exp") + 1).apply("Log")
+
+
 def _gelu(x: Value, module: nn.GELU) -> Value:
     # Hendrycks and Gimpel, "Gaussian Error Linear Units", arXiv 1606.08415, section 2.
     if module.approximate != "none":
@@ -71,7 +78,7 @@ _MODULES: dict[type[nn.Module], Callable[[Value, Any], Value]] = {
     nn.SELU: lambda x, _: x.apply("Selu"),
     nn.SiLU: lambda x, _: x * _sigmoid(x),
     nn.Sigmoid: lambda x, _: _sigmoid(x),
-    nn.Softplus: lambda x, _: x.apply("Softplus"),
+    nn.Softplus: lambda x, _: _softplus(x),
     nn.Tanh: _tanh,
 }
 _AS_MODULES: dict[Any, nn.Module] = {
@@ -191,7 +198,7 @@ def members_mean(head: Head, logits: Value) -> Value:
     ):
         # The logarithms of the probability and of its opposite: their difference is the
         # logit of the mean, and neither is ever the logarithm of 0.
-        yes, no = -(-logits).apply("Softplus"), -logits.apply("Softplus")
+        yes, no = -_softplus(-logits), -_softplus(logits)
         return _log_mean_exp(yes) - _log_mean_exp(no)
     # Its link is the exponential: the numbers are averaged, not their logarithms.
     if isinstance(head, regression.PoissonRegressionHead):
