@@ -393,11 +393,12 @@ def _are_texts(distinct: np.ndarray, counts: np.ndarray) -> bool:
     if 4 * counts[counts >= RARE_LEVEL].sum() > n_cells:
         return False
     words = (set(re.findall(WORDS, text)) for text in texts)
-    # Parts of dates, versions and addresses of machines are no words.
+    # Numbers are no words, and what most cells have tells nothing: of "ORD-8f3a", a part is
+    # left that is in no other cell.
     n_cells_of = Counter(w for own in words for w in own if not w.isdigit())
-    n_words = n_cells_of.total()
-    n_frequent = sum(n for n in n_cells_of.values() if n >= RARE_LEVEL)
-    return n_words >= FEWEST_WORDS * len(texts) and 2 * n_frequent >= n_words
+    counted = [n for n in n_cells_of.values() if 2 * n <= len(texts)]
+    n_frequent = sum(n for n in counted if n >= RARE_LEVEL)
+    return sum(counted) >= FEWEST_WORDS * len(texts) and 2 * n_frequent > sum(counted)
 
 
 def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:

@@ -217,11 +217,13 @@ def test_titles_of_words_that_come_again_are_texts(form, rng):
     X = pd.DataFrame({"title": [form.format(*row) for row in numbers.tolist()]})
     words, ridge = infer_feature_columns(X).active
     assert words.categorical.delimiter == ridge.categorical.delimiter == r"\w+"
-    # As categories, frequent ones have vectors of their own; and numbers are no words.
-    often = pd.concat([X[:5]] * 10 + [X[:40]])
-    parts = X["title"].str.replace(r"\D+", ".", regex=True)
-    for others in (often, pd.DataFrame({"part": [*parts, *parts[:9]]})):
-        first = infer_feature_columns(others).active[0]
+    # As categories, frequent ones have vectors of their own; and numbers and names of
+    # single rows are no words that come again.
+    often = pd.concat([X[:5]] * 10 + [X[:40]])["title"]
+    numbers = X["title"].str.replace(r"\D+", ".", regex=True)
+    codes = [f"ORD-{i:x}x@mail{i % 3}.com" for i in range(N)]
+    for cells in (often, [*numbers, *numbers[:9]], [*codes, *codes[:9]]):
+        first = infer_feature_columns(pd.DataFrame({"cell": cells})).active[0]
         assert getattr(first.categorical, "delimiter", None) is None
 
 
