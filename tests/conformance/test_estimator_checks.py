@@ -121,7 +121,7 @@ def with_defaults(estimator):
 NIGHTLY = (
     *(skest.BaselineEstimator, skest.DNNClassifier, skest.DNNEstimator),
     *(skest.DNNLinearCombinedEstimator, skest.DNNLinearCombinedRegressor),
-    *(skest.LinearEstimator, skest.RNNRegressor),
+    *(skest.LinearEstimator, skest.MultiHeadEstimator, skest.RNNRegressor),
     *(skest.ModelFnClassifier, skest.ModelFnRegressor),
 )
 
