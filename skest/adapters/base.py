@@ -10,6 +10,7 @@ import inspect
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,11 @@ _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
 _CORE = "_core"
 
 
+def _own_copy(value: Any) -> Any:
+    """Return a parameter that stays what it was in `fit` if the user's list grows."""
+    return copy(value) if isinstance(value, list | dict) else value
+
+
 class SkestEstimator(
     CachedParameterNames, CallbackSupportMixin, RowReader, FormerArguments
 ):
@@ -89,7 +95,7 @@ class SkestEstimator(
         # The names are the same on purpose: a parameter is written once, in its group.
         declared = {parameter.name for parameter in fields(self)}
         named = [n for n in inspect.signature(model_fn).parameters if n in declared]
-        own = {name: self._chosen(name) for name in named}
+        own = {name: _own_copy(self._chosen(name)) for name in named}
         return partial(model_fn, **own | {"dtype": self._torch_dtype} | given)
 
     # Training
@@ -417,7 +423,8 @@ class SkestEstimator(
         self.estimator_ = estimator
         self.fold_estimators_ = ()
         # Of use before the first step only: nothing else shall keep the source.
-        self._params_in_fit = {**self.get_params(deep=False), "warm_start_from": None}
+        params = self.get_params(deep=False) | {"warm_start_from": None}
+        self._params_in_fit = {name: _own_copy(v) for name, v in params.items()}
         keep_embeddings(self)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -230,10 +230,11 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
         given = self.class_weight
         if isinstance(given, dict):
             unknown = [label for label in given if label not in self.classes_]
-            if unknown:
+            # As in scikit-learn: a fold may lack a class, but this looks like a slip.
+            if unknown and not all(label in given for label in self.classes_.tolist()):
                 raise ValueError(
                     f"The classes, {unknown}, of 'class_weight' are not in y; the classes "
-                    f"are {self.classes_.tolist()}."
+                    f"are {self.classes_.tolist()}, and not all of them have a weight."
                 )
             for label, value in given.items():
                 check_not_negative(value, f"class_weight[{label}]", type(self).__name__)

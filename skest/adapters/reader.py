@@ -103,19 +103,17 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         features, y, weight = self._read(X, y, sample_weight, reset=reset)
         if groups is not None:
             groups = _numbered_groups(groups, count_samples(features))
-        # In scikit-learn a weight of zero is a row that is not there, also for classes
-        # and categories.
+        if reset:
+            self._learn_target(y, classes)
+        else:
+            self._target.check_classes(classes)
+        # In scikit-learn a weight of zero is a row that is not there, but its class is.
         kept = None
         if weight is not None and not weight.all():
             kept = np.flatnonzero(weight)
             features, y = TableColumns(take_rows(features, kept)), take_rows(y, kept)
             weight = weight[kept]
             groups = None if groups is None else groups[kept]
-        if reset:
-            # Behind the weights: a class that only rows without weight have is none.
-            self._learn_target(y, classes)
-        else:
-            self._target.check_classes(classes)
         rows = Rows(features, self._target.encode(y), weight, groups=groups)
         if reset and self._reads_array and self._column_parameters and is_table(X):
             rows = self._by_column(X, rows, kept)

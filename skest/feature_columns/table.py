@@ -422,11 +422,12 @@ class Table:
         return holds_numbers(self.cells(key))
 
     def _refuse_unknown(self, key: Key) -> NoReturn:
-        names = [str(name) for name in self._source]
+        names = {repr(name): str(name) for name in self._source}
         # A wrong key is mostly a slip of the pen.
-        close = difflib.get_close_matches(str(key), names, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        shown = ", ".join(map(repr, names[:_NAMES_SHOWN]))
+        close = difflib.get_close_matches(str(key), names.values(), n=1)
+        meant = next((shown for shown, name in names.items() if [name] == close), "")
+        hint = f" Did you mean {meant}?" if close else ""
+        shown = ", ".join([*names][:_NAMES_SHOWN])
         more = ", …" if len(names) > _NAMES_SHOWN else ""
         raise ValueError(
             f"Column {key!r} is not in X, which has {shown}{more}.{hint} Add it to X, or "

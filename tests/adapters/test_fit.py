@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a fitted estimator offers, and how fit behaves."""
 
+import pickle
 import re
 
 import numpy as np
@@ -16,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 
-from skest import DNNClassifier, LinearClassifier, RunConfig
+from skest import DNNClassifier, DNNRegressor, LinearClassifier, RunConfig
 from skest import feature_columns as fc
 from tests.adapters.conftest import make
 
@@ -411,3 +412,22 @@ def test_a_rare_class_may_be_held_out():
             max_iter=1,
         )
         assert model.fit(X, y).classes_.tolist() == [0, 1, 2]
+
+
+def test_classes_whose_rows_weigh_nothing_are_classes():
+    X, y = np.random.default_rng(0).normal(size=(90, 2)), np.repeat(["a", "b", "c"], 30)
+    for model in (DNNClassifier((8,), max_iter=20), LinearClassifier()):
+        model.set_params(class_weight={"a": 1, "b": 1, "c": 1, "of another fold": 1})
+        model.fit(X, y, sample_weight=y != "a")
+        assert model.classes_.tolist() == ["a", "b", "c"]
+        assert set(model.predict(X)) <= {"b", "c"}
+    model.fit(X, y, sample_weight=y == "a")
+    assert set(model.predict(X)) == {"a"}
+
+
+def test_a_list_that_grows_after_fit_changes_no_model():
+    X, layers = np.random.default_rng(0).normal(size=(30, 2)), [4]
+    model = DNNRegressor(layers, max_iter=1).fit(X, X[:, 0])
+    layers.append(3)
+    for fitted in (model, pickle.loads(pickle.dumps(model))):
+        assert fitted.predict(X).shape == (30,)
