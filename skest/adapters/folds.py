@@ -209,11 +209,10 @@ def balance(model: Any, rows: Rows) -> None:
     shift = model._target.balance(Scored(found, rows.labels, rows.weight))
     for member in (model, *model.fold_estimators_):
         member._scale = shift.after(member._scale)
-        core = member.estimator_
         model_fn = bound_model_fn(member, weighted=rows.weight is not None)
-        member.estimator_ = Estimator(model_fn, config=core.config)
-        if core.latest_checkpoint() is None:
-            member.estimator_.checkpoint = core.checkpoint
+        core = Estimator(model_fn, config=member.estimator_.config)
+        core._store = member.estimator_._store
+        member.estimator_ = core
 
 
 def _mean_logits(

@@ -386,7 +386,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         if columns is not None and kind == "dense" and self._has_schedule:
             columns = with_piecewise(columns)
         if columns is not None and [*self._column_parameters.values()] == ["linear"]:
-            columns = with_weights_of_dates(columns)
+            columns = with_weights_of_dates(columns, table.n_rows)
         names = vars(self).get("feature_names_in_")
         if columns is None or names is None or not self._reads_array:
             return columns

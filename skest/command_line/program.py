@@ -88,7 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = pkgutil.resolve_name(f"skest.{_COMMANDS[given.command][0]}")
     except ModuleNotFoundError as error:  # where exports run, not all is installed
-        package = "scikit-learn" if error.name == "sklearn" else error.name
+        package = str(error.name).split(".")[0]
+        if package == "skest":
+            raise
+        package = "scikit-learn" if package == "sklearn" else package
         _say(f"{prog}: error", f"{error}. Install it by `pip install {package}`.")
         return 2
     return _run(command, given.arguments, prog)

@@ -359,7 +359,9 @@ def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
     except BaseException as error:
         # Later ones have the shapes of the first.
         if run.in_step and run.n_taken == 0 and run.batch is not None:
-            x, y = (reprlib.repr(_shapes(data)) for data in run.batch)
+            short = reprlib.Repr()
+            short.maxdict, short.maxstring = 20, 80
+            x, y = (short.repr(_shapes(data)) for data in run.batch)
             error.add_note(f"The first step was given the features {x}, labels {y}.")
         if _is_worth_saving(run, store, error):
             _try_to_save(run)

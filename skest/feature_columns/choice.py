@@ -62,6 +62,8 @@ MOST_LOOKED_AT = 1000
 #: Cells of more words on average are a text, if at least half of them differ; and those
 #: of fewer, such as titles, if most cells are rare levels and most words are not.
 MOST_WORDS, FEWEST_WORDS = 4, 2
+#: So many cells tell whether they are texts.
+MOST_TEXTS = 10_000
 #: Integers are row numbers if they differ and fill at least so much of their range; with
 #: less than all, for rows are held out.
 ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
@@ -70,6 +72,8 @@ ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
 MOST_REPEATED = 0.5
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
+# Not "3f", nor "2026".
+_WORD = re.compile(r"\b[^\W\d_]\w{2,}")
 # Their values do not tell ids from numbers: distances of flights and zip codes look alike.
 _LAST_WORD = "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:{})$"
 _ID = re.compile(_LAST_WORD.format("id"))
@@ -85,7 +89,7 @@ _FORMATTED = re.compile(
     rf"|{_AMOUNT}\)?\s*"
     r"|\s*\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*([ap]m)?\s*"
     r"|\s*(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})(\s.*)?"
-    r"|\s*\d{4}-(W?\d\d|Q\d)\s*"
+    r"|\s*(19|20)\d\d-(0[1-9]|1[0-2]|W[0-5]\d|Q[1-4])\s*"
     rf"|\s*\d{{1,2}}\.?[ -]{_MONTH}[ -]\d{{2,4}}.*|\s*{_MONTH} \d{{1,2}},? \d{{4}}.*",
     re.IGNORECASE,
 )
@@ -201,7 +205,7 @@ def _columns(
             names = _categories(table, key, kind, n_levels, is_single)
             return names if kind == "linear" else [number, *names]
         _warn_of_other_than_numbers(cells.distinct, key)
-        if _are_texts(cells.distinct, counts):
+        if _are_texts(cells.distinct, counts, kind):
             words = categorical_column_with_hash_bucket(
                 key, HASH_BUCKET_SIZE, delimiter=WORDS
             )
@@ -365,7 +369,8 @@ def warn_of_calendar(key: Key, values: Any) -> None:
     """
     if values.ndim > 1 or np.nanmin(values) < 19000101 or np.nanmax(values) > 21001231:
         return
-    texts = pd.Series(np.unique(values)).dropna().astype(np.int64).astype(str)
+    distinct = pd.Series(np.unique(values)).dropna()
+    texts = distinct[:: len(distinct) // MOST_LOOKED_AT + 1].map("{:.0f}".format)
     read = pd.to_datetime(texts, format="%Y%m%d", errors="coerce")
     if len(texts) > MAX_INDICATOR_LEVELS and read.notna().all():
         warn(
@@ -382,20 +387,19 @@ def _may_name_things(distinct: np.ndarray, n_cells: int) -> bool:
     return are_few and are_whole(distinct) and all(map(is_plain_number, distinct))
 
 
-def _are_texts(distinct: np.ndarray, counts: np.ndarray) -> bool:
+def _are_texts(distinct: np.ndarray, counts: np.ndarray, kind: str) -> bool:
     """Tell whether cells that mostly differ are sentences, or of words that come again."""
-    n_cells, texts = counts.sum(), distinct.tolist()
-    if 2 * len(texts) < n_cells:
+    n_cells, texts = counts.sum(), distinct[:MOST_TEXTS].tolist()
+    if 2 * len(distinct) < n_cells:
         return False
     if np.mean([len(text.split()) for text in texts]) > MOST_WORDS:
         return True
-    # Of frequent levels, such as titles of jobs, each says more than its words do.
-    if 4 * counts[counts >= RARE_LEVEL].sum() > n_cells:
+    # Of frequent levels, such as titles of jobs, each says more than its words do. And a
+    # linear model learns words of names and addresses, which tell nothing, by heart.
+    if kind == "linear" or 4 * counts[counts >= RARE_LEVEL].sum() > n_cells:
         return False
-    words = (set(re.findall(WORDS, text)) for text in texts)
-    # Numbers are no words, and what most cells have tells nothing: of "ORD-8f3a", a part is
-    # left that is in no other cell.
-    n_cells_of = Counter(w for own in words for w in own if not w.isdigit())
+    n_cells_of = Counter(word for text in texts for word in set(_WORD.findall(text)))
+    # What most cells have tells nothing: of "ORD-8f3a", nothing is left.
     counted = [n for n in n_cells_of.values() if 2 * n <= len(texts)]
     n_frequent = sum(n for n in counted if n >= RARE_LEVEL)
     return sum(counted) >= FEWEST_WORDS * len(texts) and 2 * n_frequent > sum(counted)

@@ -29,6 +29,8 @@ PIECEWISE_BOUNDARIES = "distinct:128"
 PIECEWISE_DIMENSION = 8
 MAX_PIECEWISE_WIDTH = 512
 
+#: A weight adds the variance of the noise, divided by so many rows, to the squared error.
+ROWS_OF_WEIGHT = 50
 # Between the values of parts of dates; the last bucket is left for gaps.
 _BOUNDARIES = {"month": range(2, 14), "weekday": range(1, 8), "hour": range(1, 25)}
 _KINDS = ("dense", "linear", "sequence", "context")
@@ -67,9 +69,9 @@ def infer_feature_columns(
                                                  of the year where they vary, as numbers
     strings, booleans, intervals, categories:
     - texts: at least half of the cells differ,  bag of hashed words: one vector, the mean;
-      and have more than 4 words; or 2, most     beside it `target_ridge_column`
-      of them in 5 cells, while most levels
-      are in fewer rows
+      and have more than 4 words; or for a deep  beside it `target_ridge_column`
+      model 2, of which most are in 5 cells,
+      but few of the levels
     - other levels, unique in 20 cells and more  none, with a warning
     - up to 10 levels                            indicator
     - up to 50,000 levels                        embedding, with a trained vector for rare
@@ -187,16 +189,17 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
     return FeatureColumns([*columns.columns, *piecewise])
 
 
-def with_weights_of_dates(columns: FeatureColumns) -> FeatureColumns:
+def with_weights_of_dates(columns: FeatureColumns, n_rows: int) -> FeatureColumns:
     """Return inferred columns where months, weekdays and hours have weights of their own.
 
-    For a linear model: no line goes through the days of a week. In a wide part, beside a
-    network that sees them, they raise the loss (Chicago, three splits: by 2 to 7 %).
+    For a linear model with `ROWS_OF_WEIGHT` rows for each: no line goes through the days of
+    a week. In a wide part, beside a network that sees them, they raise the loss (Chicago,
+    three splits: by 2 to 7 %).
     """
 
     def in_buckets(column: Any) -> Any:
         boundaries = _BOUNDARIES.get(getattr(column, "parse", ""))
-        if boundaries is None:
+        if boundaries is None or n_rows < ROWS_OF_WEIGHT * len(boundaries):
             return column
         source = clone(column).set_params(default_value=None, normalizer=None)
         return bucketized_column(source, boundaries)

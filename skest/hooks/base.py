@@ -227,7 +227,7 @@ def check_overrides(kind: type, base: type) -> None:
         called = vars(base).get(name)
         is_own = name[0] != "_" and name not in public
         # `send` is near `end`, and may be what it says.
-        near = is_own and get_close_matches(name, public - {"end"}, 1, 0.8)
+        near = is_own and get_close_matches(name, public - {"end"}, 1, 0.85)
         if near and isinstance(method, FunctionType):
             warn(
                 f"skest never calls {kind.__name__}.{name}. Did you mean {near[0]!r}? "

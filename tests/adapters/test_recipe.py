@@ -284,6 +284,7 @@ def test_counts_are_predicted_with_their_mean(n_rows, tmp_path):
     config = RunConfig(model_dir=tmp_path, log_step_count_steps=None)
     settings = {"max_iter": 2, "random_state": 0, "loss": "poisson", "config": config}
     model = DNNRegressor((8,), **settings).fit(X, rate, exposure)
+    assert model.estimator_.stop_reason is not None
     for fitted in (model, pickle.loads(pickle.dumps(model))):
         mean = np.average(fitted.predict(X), weights=exposure)
         assert mean == pytest.approx(np.average(rate, weights=exposure), rel=1e-5)
@@ -291,6 +292,7 @@ def test_counts_are_predicted_with_their_mean(n_rows, tmp_path):
     # Nothing is there to be balanced by.
     none = DNNRegressor((8,), **settings).fit(X, np.zeros(n_rows))
     assert none.predict(X).max() < 1e-3
+    assert np.isfinite(none.evaluate(X, np.zeros(n_rows))["average_loss"])
 
 
 def test_rows_that_are_all_predicted_right_do_not_calibrate():
