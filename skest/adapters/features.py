@@ -23,10 +23,6 @@ ARRAY_KEY = "x"
 #: Key of the sample weights beside the features.
 WEIGHT_KEY = "__sample_weight__"
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
-_FOR_DATES = (
-    "For dates, pass a DataFrame or a dictionary of arrays; of durations, make numbers "
-    "in a unit of your choice first."
-)
 
 
 class Rows(NamedTuple):
@@ -219,7 +215,8 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
         # As numbers they would be in whatever unit they are stored in.
         raise TypeError(
             f"An array without 'feature_columns' must hold numbers; got dtype {X.dtype}. "
-            f"{_FOR_DATES}"
+            "For dates, pass a DataFrame or a dictionary of arrays; of durations, make "
+            "numbers in a unit of your choice first."
         )
     if reset and isinstance(X, np.ndarray) and X.ndim == 2:
         for i, values in enumerate(X.T):
@@ -241,10 +238,6 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
                 f"{error} An array of more dimensions is one column, to which you give a "
                 "name: {'x': array}."
             ) from error
-        raise
-    except TypeError as error:
-        if "Timestamp" in str(error) or "datetime" in str(error):
-            error.add_note(_FOR_DATES)
         raise
     except OverflowError as error:
         raise ValueError(

@@ -256,6 +256,10 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         else:
             positions = self._positions()
             features = read_table(self, X, reset=reset, positions=positions)
+            if self._all_inferred():
+                # An array has each column under several keys.
+                once = {k: features[k] for k in self._column_keys if k in features}
+                features = TableColumns(once) if once else features
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features
@@ -281,7 +285,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         # An array of numbers is one column, whatever its width: a loop over columns
         # costs more than the network.
         if not is_table(X):
-            return True
+            return self._reads_sequences or not _is_mixed(X)
         is_array = holds_only_numbers(X) and not self._needs_names
         return is_array and (self._reads_sequences or not has_empty_column(X))
 
@@ -399,3 +403,11 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     @property
     def _torch_dtype(self) -> torch.dtype:
         return torch.float64 if self._dtype_name == "float64" else torch.float32
+
+
+def _is_mixed(X: Any) -> bool:
+    """Tell whether an array has other cells than numbers, as bagging makes of a frame."""
+    if not isinstance(X, np.ndarray) or X.dtype != object or X.ndim != 2 or not X.size:
+        return False
+    table = Table(X)
+    return not all(map(table.holds_numbers, range(X.shape[1])))

@@ -8,10 +8,11 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import cross_val_score
 from skorch.helper import SliceDict
 
-from skest import DNNClassifier
+from skest import DNNClassifier, export
 from tests._forms import DATE_FORMS, FORMS, REFUSED, REFUSED_TABLES
 from tests.adapters.conftest import make
 
@@ -110,6 +111,26 @@ def test_lists_of_rows_keep_their_numbers(table):
         with pytest.warns(UserWarning, match="valid feature names"):
             found = model.predict_proba(rows.to_numpy().tolist())
         np.testing.assert_array_equal(found, model.predict_proba(rows))
+
+
+def test_arrays_of_any_cells_are_read_by_column(table, tmp_path):
+    """Bagging, and stacking with `passthrough`, make such arrays of frames."""
+    X, y = table
+    mixed = X.assign(day=pd.date_range("2026-01-01", periods=len(X))).to_numpy()
+    assert mixed.dtype == object
+    model = make(DNNClassifier).fit(mixed, y)
+    assert not hasattr(model, "feature_names_in_")
+    frame = pd.DataFrame(mixed).add_prefix("x").infer_objects()
+    named = make(DNNClassifier).fit(frame, y)
+    exported = export.load(model.export(tmp_path))
+    for predicted in (model.predict_proba(mixed), exported.predict_proba(frame)):
+        np.testing.assert_allclose(predicted, named.predict_proba(frame), atol=1e-6)
+    BaggingClassifier(make(DNNClassifier), 2, max_features=0.5).fit(X, y).predict(X)
+    mixed[0, 0] = "a word"
+    with pytest.raises(
+        ValueError, match="'x0' must hold numbers; got the string 'a wo"
+    ):
+        model.predict(mixed)
 
 
 def test_slices_of_dictionaries(table):
