@@ -41,7 +41,7 @@ def search(**settings):
     return GridSearchCV(pipeline, {name: [0.01, 0.1]}, cv=2, error_score="raise")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_on_dask(table, cluster):
     alone = search().fit(*table)
     with joblib.parallel_config(backend="dask"):
@@ -54,7 +54,7 @@ def test_a_search_on_dask(table, cluster):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_clusters_in_a_search_on_dask_are_refused(table, cluster):
     config = RunConfig(train_distribute=AsyncParameterServer(2, 1))
     with (

@@ -45,7 +45,7 @@ def run_census_wide_deep(*arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
 def test_census():
-    few = ("--search-rows", "2000")
+    few = ("--search-rows", "500")
     output, scores = run_census_wide_deep("--data", str(CENSUS), "--offline", *few)
     assert "Census income" in output
     accuracy, auc, *_ = scores["DNNLinearCombinedClassifier()"]
@@ -57,7 +57,7 @@ def test_census():
     assert log_loss < scores["LogisticRegression, one-hot"][2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_survey_without_a_download():
     quick = ("--search-rows", "300", "--jobs", "1", "--epochs", "8")
     output, scores = run_census_wide_deep("--survey", *quick)
