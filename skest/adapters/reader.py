@@ -285,8 +285,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         # An array of numbers is one column, whatever its width: a loop over columns
         # costs more than the network.
         if not is_table(X):
-            kinds = self._column_parameters.values()
-            return not kinds or self._reads_sequences or not _is_mixed(X)
+            can_infer = self._column_parameters and not self._reads_sequences
+            return not (can_infer and _is_mixed(X))
         is_array = holds_only_numbers(X) and not self._needs_names
         return is_array and (self._reads_sequences or not has_empty_column(X))
 

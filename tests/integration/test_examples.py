@@ -45,7 +45,7 @@ def run_census_wide_deep(*arguments):
 @pytest.mark.slow
 @pytest.mark.skipif(not CENSUS.is_dir(), reason=f"the Census table is not at {CENSUS}")
 def test_census():
-    few = ("--search-rows", "500")
+    few = ("--search-rows", "2000")
     output, scores = run_census_wide_deep("--data", str(CENSUS), "--offline", *few)
     assert "Census income" in output
     accuracy, auc, *_ = scores["DNNLinearCombinedClassifier()"]
