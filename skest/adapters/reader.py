@@ -256,10 +256,9 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         else:
             positions = self._positions()
             features = read_table(self, X, reset=reset, positions=positions)
-            if self._all_inferred():
+            if not is_table(X) and self._all_inferred():
                 # An array has each column under several keys.
-                once = {k: features[k] for k in self._column_keys if k in features}
-                features = TableColumns(once) if once else features
+                features = TableColumns({k: features[k] for k in self._column_keys})
         if reset:
             self._dtype_name = self._choose_dtype(features)
         return features

@@ -367,9 +367,12 @@ def warn_of_calendar(key: Key, values: Any) -> None:
     >>> from skest.feature_columns.choice import warn_of_calendar
     >>> warn_of_calendar("sales", np.arange(20_250_101, 20_260_101))  # the 99th of March
     """
-    if values.ndim > 1 or np.nanmin(values) < 19000101 or np.nanmax(values) > 21001231:
+    if values.ndim > 1:
         return
-    distinct = pd.Series(np.unique(values)).dropna()
+    known = pd.Series(values).dropna()
+    if known.min() < 19000101 or known.max() > 21001231:
+        return
+    distinct = pd.Series(np.unique(known))
     texts = distinct[:: len(distinct) // MOST_LOOKED_AT + 1].map("{:.0f}".format)
     read = pd.to_datetime(texts, format="%Y%m%d", errors="coerce")
     if len(texts) > MAX_INDICATOR_LEVELS and read.notna().all():
