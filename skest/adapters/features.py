@@ -319,7 +319,9 @@ def read_table(
             f"A column of X is called {WEIGHT_KEY!r}, a name that skest needs for the "
             "sample weights. Rename it."
         )
-    named = dict(enumerate(getattr(estimator, "feature_names_in_", ())))
+    # None in a copy that shap has made.
+    names = getattr(estimator, "feature_names_in_", None)
+    named = {} if names is None else dict(enumerate(names))
     # Only those asked for: two keys for each column would be two columns to whoever
     # goes through all of them.
     placed = {i: features[named[i]] for i in positions if named.get(i) in features}

@@ -360,8 +360,10 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     @property
     def _column_keys(self) -> list[Any]:
         """Keys of the columns of X, each column once."""
-        numbered = [f"x{i}" for i in range(self.n_features_in_)]
-        return list(vars(self).get("feature_names_in_", numbered))
+        names = vars(self).get("feature_names_in_")
+        if names is None:
+            return [f"x{i}" for i in range(self.n_features_in_)]
+        return list(names)
 
     def _keys_beside(self) -> set[Any]:
         """Return columns of X that something else than feature columns reads."""

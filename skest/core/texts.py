@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 #: A date as a string that is read without being asked to.
@@ -71,22 +72,35 @@ OF_BOOLEANS = frozenset(("true", "false", "TRUE", "FALSE", "t", "f"))
 
 #: The delimiter that stands for the words of a text.
 WORDS = r"\w+"
+#: Characters of Chinese and Japanese, which have no spaces between words.
+UNSPACED = "々\u3041-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_RUN = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
+_UNSPACED = re.compile(f"[{UNSPACED}]{{2,}}")
 
 
 def split_text(text: str, delimiter: str) -> list[str]:
     r"""Return the parts of a text between delimiters; of ``r"\w+"``, its words.
 
-    Words are in lower case, without what stands between them.
+    Words are in lower case, without what stands between them. Of Chinese and Japanese,
+    they are pairs of neighbouring characters, as in Lucene's ``CJKAnalyzer``.
 
     Examples
     --------
     >>> from skest.core.texts import split_text
     >>> split_text("a||b", "|"), split_text("Well, it's OK!", r"\w+")
     (['a', '', 'b'], ['well', 'it', 's', 'ok'])
+    >>> split_text("北京大学, 2026", r"\w+")
+    ['北京', '京大', '大学', '2026']
     """
-    if delimiter == WORDS:
+    if delimiter != WORDS:
+        return text.split(delimiter)
+    if text.isascii():
         return re.findall(WORDS, text.lower())
-    return text.split(delimiter)
+    return [
+        word
+        for run in _RUN.findall(text.lower())
+        for word in (map("".join, pairwise(run)) if _UNSPACED.match(run) else [run])
+    ]
 
 
 def joined_text(parts: Iterable[str], delimiter: str) -> str:

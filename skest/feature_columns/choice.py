@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import warn
-from skest.core.texts import DATE, WORDS, is_plain_number
+from skest.core.texts import DATE, UNSPACED, WORDS, is_plain_number, split_text
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
@@ -73,7 +73,8 @@ MOST_REPEATED = 0.5
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
 # Not "3f", nor "2026".
-_WORD = re.compile(r"\b[^\W\d_]\w{2,}")
+_WORD = re.compile(rf"[^\W\d_]\w{{2,}}|[{UNSPACED}]{{2}}")
+_ABOUT_A_WORD = re.compile(rf"[{UNSPACED}]{{1,2}}|[^\s{UNSPACED}]+")
 # Their values do not tell ids from numbers: distances of flights and zip codes look alike.
 _LAST_WORD = "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:{})$"
 _ID = re.compile(_LAST_WORD.format("id"))
@@ -395,13 +396,14 @@ def _are_texts(distinct: np.ndarray, counts: np.ndarray, kind: str) -> bool:
     n_cells, texts = counts.sum(), distinct[:MOST_TEXTS].tolist()
     if 2 * len(distinct) < n_cells:
         return False
-    if np.mean([len(text.split()) for text in texts]) > MOST_WORDS:
+    if np.mean([len(_ABOUT_A_WORD.findall(text)) for text in texts]) > MOST_WORDS:
         return True
     # Of frequent levels, such as titles of jobs, each says more than its words do. And a
     # linear model learns words of names and addresses, which tell nothing, by heart.
     if kind == "linear" or 4 * counts[counts >= RARE_LEVEL].sum() > n_cells:
         return False
-    n_cells_of = Counter(word for text in texts for word in set(_WORD.findall(text)))
+    words = (set(split_text(text, WORDS)) for text in texts)
+    n_cells_of = Counter(word for each in words for word in each if _WORD.match(word))
     # What most cells have tells nothing: of "ORD-8f3a", nothing is left.
     counted = [n for n in n_cells_of.values() if 2 * n <= len(texts)]
     n_frequent = sum(n for n in counted if n >= RARE_LEVEL)

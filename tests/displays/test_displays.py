@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of fitted estimators, and scikit-learn's tools on raw tables."""
 
+import copy
 import sys
 
 import numpy as np
@@ -344,3 +345,14 @@ def test_shap_takes_raw_tables(model, table):
     values = explainer.shap_values(X[:2], nsamples=100, silent=True)
     total = values.sum(axis=1) + explainer.expected_value
     np.testing.assert_allclose(total, model.predict_proba(X[:2]), atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:X has feature names")
+def test_shap_takes_names_away(model, table):
+    """It does so in a copy of the model, unless it keeps the index."""
+    X, _ = table
+    nameless = copy.deepcopy(model)
+    nameless.feature_names_in_ = None
+    np.testing.assert_array_equal(nameless.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(ValueError, match="Column '.*' is not in X, which has 'x0'"):
+        nameless.predict_proba(X.to_numpy(dtype=object))

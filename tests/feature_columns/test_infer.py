@@ -230,6 +230,20 @@ def test_titles_of_words_that_come_again_are_texts(form, rng):
         assert getattr(first.categorical, "delimiter", None) is None
 
 
+def test_texts_without_spaces(rng):
+    """Chinese and Japanese are read by pairs of characters, alone and among others."""
+    words = np.array(["房间", "早餐", "カメラ", "電池", "服务", "喜欢", "失望", "満足"])
+    drawn = words[rng.integers(len(words), size=(300, 7))]
+    sentences = pd.Series(["".join(row) + "。Wi-Fi" for row in drawn])
+    column = infer_feature_columns(pd.DataFrame({"c": sentences}), "linear").active[0]
+    assert column.delimiter == r"\w+"
+    same = pd.DataFrame({"c": ["カメラ。Wi-Fi", "カメ、メラ、wi fi"]})
+    ids = column.encode(same)["c_ids"]
+    assert (ids[0] == ids[1]).all() and ids.shape == (2, 4)
+    names = pd.DataFrame({"c": ["".join(row[:2]) for row in drawn]})
+    assert infer_feature_columns(names, "linear").active[0].delimiter is None
+
+
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_parts_of_dates_have_weights_in_linear_models(rng):
     day = pd.Series(pd.date_range("2021-01-01", periods=900, freq="17h"))
