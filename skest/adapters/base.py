@@ -274,8 +274,12 @@ class SkestEstimator(
                 if columns is not None:
                     # Without class weights: of rare levels, those with a rare class would
                     # be frequent, and the vocabulary tell the label.
-                    columns = columns.fit(
-                        rows.features, rows.labels, sample_weight=rows.sample_weight
+                    columns = columns._fit(
+                        rows.features,
+                        rows.labels,
+                        rows.sample_weight,
+                        # All the few values of one may be among the rows held out.
+                        some_may_be_empty=again,
                     )
                     # A network to start from was trained on numbers in its own scale.
                     if self.warm_start_from is not None:

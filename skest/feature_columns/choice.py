@@ -166,6 +166,9 @@ def _columns(
         # others are good.
         if values.ndim == 1 and np.isnan(values).all():
             return _left_out(key, "has no values")
+        if values.ndim == 2:
+            for i in np.flatnonzero(np.isnan(values).all(axis=0)):
+                _left_out(f"x{i}", "has no values")
         if len(table.keys) > 1 and _are_row_numbers(values):
             return _left_out(key, "numbers the rows")
         if len(table.keys) > 1 and _are_ids_of_rows(key, values):

@@ -28,6 +28,7 @@ from skest.feature_columns.base import (
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.dense import CategoricalWrapper, EmbeddingColumn
 from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.statistics import EmptyColumnError
 from skest.feature_columns.table import Key, Table
 
 _WHOLE = "x"  # key of all columns of an array
@@ -230,6 +231,12 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             columns into `sklearn.frozen.FrozenEstimator`. What an earlier fit learned
             stays.
         """
+        return self._fit(X, y, sample_weight)
+
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, *, some_may_be_empty: bool = False
+    ) -> Self:
+        """Learn from X; columns without values there may be left out."""
         # Before anything is learned, so that a refusal leaves all as it was.
         for _, column in vars(self).get("columns_", ()):
             column.check_refit()
@@ -243,7 +250,14 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
             named = self.with_inferred(table, table.keys, kind)._named_columns
         table = table.with_target(y, checked_weight(sample_weight, table))
         # All before any is kept, so that what an earlier fit learned outlives a refusal.
-        self.columns_ = [(name, column._fitted_alone(table)) for name, column in named]
+        fitted = []
+        for name, column in named:
+            try:
+                fitted.append((name, column._fitted_alone(table)))
+            except EmptyColumnError:
+                if not some_may_be_empty:
+                    raise
+        self.columns_ = fitted
         self._remember_features(table)
         return self
 

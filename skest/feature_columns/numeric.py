@@ -16,6 +16,7 @@ from skest.core.checks import check_choice, check_integer, former_arguments
 from skest.feature_columns.base import DenseColumn, FittedPart, check_key
 from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.statistics import (
+    EmptyColumnError,
     UniformMap,
     can_hold,
     distance_of_others,
@@ -24,6 +25,7 @@ from skest.feature_columns.statistics import (
     median_and_spread,
     smoothly_clipped,
     with_gaps,
+    without_empty,
 )
 from skest.feature_columns.table import Key, Table
 
@@ -278,12 +280,19 @@ class NumericColumn(DenseColumn):
             # An indicator of gaps that training lacks would keep an untrained weight.
             learned["indicated_"] = np.arange(0)
             if missing is not None:
+                # Nor does one of a gap in every row tell anything.
                 gaps = table.counted(missing).any(axis=0)
+                gaps &= table.counted(~missing).any(axis=0)
                 learned["indicated_"] = np.flatnonzero(gaps)
         # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
-            if missing is not None:
-                self._check_present(table.counted(~missing))
+            values, missing = without_empty(values, missing, table)
+            if missing is not None and not table.counted(~missing).any():
+                raise EmptyColumnError(
+                    f"Column {self.key!r} has no numbers to learn a mean or range from. "
+                    "Leave the column out, or give numbers for 'default_value' and no "
+                    "'normalizer'."
+                )
             mean, scale = table.learned(
                 # The parts of a network have columns of the same numbers.
                 (
@@ -340,15 +349,6 @@ class NumericColumn(DenseColumn):
         """Return what a message calls the numbers of an element."""
         where = f", element {i}," if self.n_elements > 1 else ""
         return f"Column {self.key!r}{where}"
-
-    def _check_present(self, counted: np.ndarray) -> None:
-        empty = np.flatnonzero(~counted.any(axis=0))
-        if len(empty):
-            raise ValueError(
-                f"{self._element(empty[0])} has no numbers to learn a mean or range from. "
-                "Leave the column out, or give numbers for 'default_value' and no "
-                "'normalizer'."
-            )
 
     def _raw(self, table: Table) -> np.ndarray:
         return table.numbers(self.key)
@@ -460,7 +460,7 @@ class NumericColumn(DenseColumn):
 
         A code for a gap, such as 999, would outweigh all else. Twice the greatest distance
         of the rows from the center, or of rows before, is not beyond it; numbers that were
-        always the same have no limit.
+        always the same have no limit, and where there were none, later ones become 0.
         """
         if self.normalizer != "auto" or self.length_key is not None:
             return self
@@ -469,7 +469,7 @@ class NumericColumn(DenseColumn):
         ends = self._scaled(self._cast(np.stack([low, high]), copy=True))
         limit = 2 * np.abs(ends).max(axis=0)
         other = copy.copy(self)
-        known = vars(self).get("limit_", np.where(low < high, 0, np.inf))
+        known = vars(self).get("limit_", np.where(low == high, np.inf, 0))
         other.limit_ = np.fmax(limit, known)
         return other
 

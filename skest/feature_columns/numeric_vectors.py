@@ -19,6 +19,7 @@ from skest.feature_columns.statistics import (
     known_numbers,
     learned_edges,
     learned_starts,
+    without_empty,
 )
 from skest.feature_columns.table import Table
 
@@ -191,6 +192,7 @@ class PiecewiseLinearColumn(OverNumeric):
         if not isinstance(self.boundaries, str):
             return learned | {"edges_": self.edges}
         values, unknown = source.values(table)
+        values, unknown = without_empty(values, unknown, table)
         known = np.ones(values.shape, bool) if unknown is None else ~unknown
         edges = []
         for element in range(source.n_elements):

@@ -394,6 +394,32 @@ class Known(NamedTuple):
     target: Any
 
 
+class EmptyColumnError(ValueError):
+    """What a column raises that has to learn from a table and finds no values there."""
+
+
+def without_empty(
+    values: np.ndarray, missing: np.ndarray | None, table: Any
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return numbers and gaps in which columns without a number are 0, unless all are.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_rows, n_columns)
+        Numbers.
+    missing : ndarray of bool, shape (n_rows, n_columns), or None
+        Which are missing, if any are.
+    table : Table
+        Has the weights of the rows.
+    """
+    if missing is None:
+        return values, None
+    empty = ~table.counted(~missing).any(axis=0)
+    if empty.all() or not empty.any():
+        return values, missing
+    return np.where(empty, 0, values), missing & ~empty
+
+
 def known_numbers(values: np.ndarray, known: np.ndarray, table: Any, key: Any) -> Known:
     """Return the numbers in rows of positive weight that are known.
 
@@ -416,7 +442,7 @@ def known_numbers(values: np.ndarray, known: np.ndarray, table: Any, key: Any) -
     weight, target = table.weight, table.target
     known = table.counted(known)
     if not known.any():
-        raise ValueError(
+        raise EmptyColumnError(
             f"Column {key!r} has no numbers to learn boundaries from. Give "
             "'boundaries' as numbers, or leave the column out."
         )

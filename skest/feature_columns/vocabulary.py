@@ -24,7 +24,7 @@ from skest.feature_columns.categorical import (
     present_codes,
 )
 from skest.feature_columns.cells import Factorized, check_unicode
-from skest.feature_columns.statistics import summable
+from skest.feature_columns.statistics import EmptyColumnError, summable
 from skest.feature_columns.table import Key, Table
 
 # Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
@@ -432,7 +432,7 @@ class VocabularyListColumn(VocabularyColumn):
             most_frequent = order[np.argsort(-frequency[order], kind="stable")]
             distinct = distinct[most_frequent[: self.max_categories]]
         if len(distinct) == 0 and not self.num_oov_buckets:
-            raise ValueError(
+            raise EmptyColumnError(
                 f"Column {self.key!r} has no value that occurs often enough "
                 f"(min_frequency={self.min_frequency}), so there is no vocabulary to "
                 "learn. Leave the column out, lower 'min_frequency', or give "

@@ -134,6 +134,10 @@ def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
     with pytest.warns(UserWarning, match="Column 'b' has no values.* left out"):
         model.fit(frame.assign(b=np.nan), y)
     assert np.isfinite(model.predict_proba(frame)).all()
+    X[:, 1] = np.nan
+    with pytest.warns(UserWarning, match="Column 'x1' has no values.* left out"):
+        model.fit(X, y)
+    np.testing.assert_array_equal(model.predict(frame.to_numpy()), model.predict(X))
 
 
 def test_a_reserved_name():

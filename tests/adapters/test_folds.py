@@ -206,6 +206,32 @@ def test_each_of_several_heads_has_its_mean(table, tmp_path):
     np.testing.assert_allclose(served["kind/probabilities"], kinds, rtol=1e-4)
 
 
+@pytest.mark.parametrize("frame", ["numbers", "mixed"])
+def test_columns_with_values_in_one_fold_only(frame, tmp_path, table):
+    X, y = table
+    n = len(X)
+    rare = {"number": [2.5], "town_before": ["a"], "tags": [["u", "v"]]}
+    rare["moved"] = [pd.Timestamp("2026-01-31 10:00")]
+    if frame == "numbers":
+        X, rare = X[["age"]], {"number": [2.5]}
+    X = X.assign(
+        **{key: [None] * 7 + cell + [None] * (n - 8) for key, cell in rare.items()}
+    )
+    X["number"] = X["number"].astype(float)
+    model = DNNLinearCombinedClassifier((8,), **FEW).fit(X, y)
+    assert len(members_of(model)) == 6
+    expected = model.predict_proba(X)
+    served = load(model.export(tmp_path)).predict_proba(X)
+    np.testing.assert_allclose(served, expected, rtol=1e-4)
+    # To the fold that has not seen it, the number says nothing.
+    gone = X.assign(number=np.nan)
+    same = [
+        np.array_equal(m.predict_proba(X), m.predict_proba(gone))
+        for m in model.fold_estimators_
+    ]
+    assert same.count(True) == 1
+
+
 def test_a_loss_sees_the_features_of_training(table):
     seen = set()
 

@@ -197,14 +197,23 @@ def test_parameters_refused():
 
 
 def test_nothing_to_learn_from():
-    for values, weight, where in [
-        ([[NAN], [NAN]], None, ""),
-        ([[1.0, NAN], [2.0, NAN]], None, ", element 1,"),
-        ([[1.0], [NAN]], [0, 1], ""),
-    ]:
-        column = numeric_column("x", shape=len(values[0]), default_value="mean")
-        with pytest.raises(ValueError, match=f"'x'{where} has no numbers to learn"):
+    for values, weight in [([[NAN], [NAN]], None), ([[1.0], [NAN]], [0, 1])]:
+        column = numeric_column("x", default_value="mean")
+        with pytest.raises(ValueError, match="'x' has no numbers to learn"):
             column.fit({"x": np.array(values)}, sample_weight=weight)
+
+
+@pytest.mark.parametrize(
+    "normalizer", ["auto", "standard", "robust", "quantile", "minmax", None]
+)
+def test_an_element_without_numbers_is_zero(normalizer):
+    values = np.array([[1.0, NAN], [2.0, NAN], [4.0, NAN]])
+    options = {"default_value": "mean", "indicate_missing": "auto"}
+    column = numeric_column("x", shape=2, normalizer=normalizer, **options)
+    assert_array_equal(column.fit({"x": values}).transform({"x": values})[:, 1:], 0)
+    one = numeric_column("x", normalizer=normalizer, **options).fit({"x": values[:, 0]})
+    expected = one.transform({"x": values[:, 0]})
+    assert_allclose(column.transform({"x": values})[:, :1], expected)
 
 
 def frame(second):
