@@ -13,7 +13,12 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.cells import as_array, warn_of_merged
-from skest.feature_columns.sources import holds_floats, is_frame, plain_matrix
+from skest.feature_columns.sources import (
+    holds_floats,
+    is_frame,
+    plain_array,
+    plain_matrix,
+)
 from skest.feature_columns.statistics import is_finite
 from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import take_rows
@@ -79,13 +84,23 @@ def count_samples(features: Mapping[Any, Any]) -> int:
 
 
 def as_rows(y: Any) -> Any:
-    """Return `y` as something whose rows can be taken; lists become arrays."""
+    """Return `y` as something whose rows can be taken; lists become arrays.
+
+    Masked values are missing, and objects that are numbers become such.
+    """
     if isinstance(y, Mapping):
         return {key: as_rows(values) for key, values in y.items()}
     # Of the sparse forms, rows can be taken of CSR; frames and arrays are taken as they
     # are, so that answers can have the form of `y`.
     if issparse(y):
         return y.tocsr()
+    if isinstance(y, np.ndarray):
+        y = plain_array(y, "y")
+        y = y.astype(y.dtype.newbyteorder("="), copy=False)  # which pandas wants
+    if isinstance(y, np.ndarray | pd.Series) and y.dtype == object:
+        # As `.values` of a mixed frame has them.
+        inferred = pd.Series(np.ravel(y)).infer_objects().to_numpy()
+        return inferred.reshape(y.shape) if inferred.dtype.kind in "biuf" else y
     if hasattr(y, "shape"):
         return y
     try:

@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import has_partial_fit
-from skest.adapters.features import Rows, without_columns
+from skest.adapters.features import Rows, as_rows, without_columns
 from skest.adapters.parameters import parameter, with_parameters
 from skest.adapters.stream import StreamTrained
 from skest.adapters.targets import infer
@@ -180,7 +180,7 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
             # accuracy_score compares matrices of one kind; `y` may be a frame, or
             # sparse.
             y = self._target.encode(y)
-        return super().score(X, y, sample_weight)
+        return super().score(X, as_rows(y), sample_weight)
 
     def _logits(self, X: Any) -> np.ndarray:
         return self._predict(X, [PredictionKeys.LOGITS])[PredictionKeys.LOGITS]

@@ -42,6 +42,7 @@ from skest.feature_columns.infer import (
     with_piecewise,
     with_weights_of_dates,
 )
+from skest.feature_columns.sources import plain_array
 from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import take_rows
 
@@ -153,6 +154,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             )
         # Only the length of the second argument counts. All-zero weights are refused.
         rows = np.empty((count_samples(features), 1))
+        if isinstance(sample_weight, np.ndarray):
+            sample_weight = plain_array(sample_weight, "sample_weight")
         weight: np.ndarray = check_sample_weight(
             sample_weight, rows, dtype=np.float64, copy=True
         )

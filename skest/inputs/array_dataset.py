@@ -159,7 +159,8 @@ class ArrayDataset:
         ArrayDataset
             Its orders follow from a seed of its own. With `sampling_weight`, it draws
             from all rows, as often as falls to one worker: its own rows might have
-            more or less than their share of the weight.
+            more or less than their share of the weight. All workers have as many
+            batches; see `InputContext.rows_of`.
 
         Raises
         ------
@@ -176,10 +177,10 @@ class ArrayDataset:
         """
         # Every n-th row and no block of them: of a sorted table, each worker would have
         # labels of its own kind.
-        rows = context.part_of(self.n_rows, "row")
+        rows = context.rows_of(self.n_rows, self.batch_size)
         dataset = copy.copy(self)
         # Rows of an epoch of this worker, whether they are its own or drawn from all.
-        dataset._n_drawn = len(range(self.n_rows)[rows])
+        dataset._n_drawn = len(np.arange(self.n_rows)[rows])
         dataset.batch_size = min(self.batch_size, dataset._n_drawn)
         if self._shares is None:
             # Where rows are drawn by weight, every worker draws from all of them.

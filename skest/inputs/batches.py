@@ -22,7 +22,7 @@ from skest.feature_columns.table import TableColumns
 from skest.inputs.array_dataset import ArrayDataset, check_same_rows, count_rows
 from skest.inputs.files import BatchOfPiece
 from skest.inputs.loaders import repeatable
-from skest.inputs.pipeline import Pipeline, Resumable
+from skest.inputs.pipeline import Pipeline, Resumable, repeats_itself
 
 _END = object()
 _GATHERED_BYTES = 2**20  # of the batches that are taken from a table together
@@ -72,7 +72,7 @@ class Source:
         #: Whether it is known that the data have no end.
         self.is_endless: bool = getattr(data, "is_endless", False)
         self._data: Any = data
-        self._can_jump = resumable is not None and resumable.is_restartable
+        self._can_jump = resumable is not None and repeats_itself(resumable)
         self.table: ArrayDataset | None = None
         if isinstance(data, ArrayDataset):
             self.table = data.resumed(self._n_skipped, self._seeds)

@@ -3,6 +3,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from skest.core.checks import check_integer
 from skest.core.random import child_seed
 
@@ -74,6 +76,40 @@ class InputContext:
             )
         # As `shard` of tf.data.
         return slice(self.input_pipeline_id, None, self.num_input_pipelines)
+
+    def rows_of(self, n_rows: int, batch_size: int) -> slice | np.ndarray:
+        """Return which rows this worker reads in an epoch: every n-th.
+
+        Where others have one more, which would be a batch by itself, it reads a row
+        twice: workers that train together end with the first whose rows end. (The
+        ``DistributedSampler`` of PyTorch fills up all parts.)
+
+        Parameters
+        ----------
+        n_rows : int
+            How many there are.
+        batch_size : int
+            Rows of a batch.
+
+        Raises
+        ------
+        ValueError
+            If there is not one for every worker.
+
+        Examples
+        --------
+        >>> from skest.inputs import InputContext
+        >>> InputContext(2, 1).rows_of(5, batch_size=2)
+        array([1, 3, 1])
+        >>> InputContext(2, 1).rows_of(5, batch_size=3)
+        slice(1, None, 2)
+        """
+        rows = self.part_of(n_rows, "row")
+        own = np.arange(n_rows)[rows]
+        others_have_more = len(own) * self.num_input_pipelines < n_rows
+        if others_have_more and len(own) % batch_size == 0:
+            return np.append(own, own[0])
+        return rows
 
     def own_seed(self, seed: int) -> int:
         """Return the seed that this worker uses where `seed` was given for all."""

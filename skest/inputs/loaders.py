@@ -84,7 +84,11 @@ class SeededLoader:
         # A DistributedSampler divides by itself, by the seed of all.
         if loader is None or loader is self._loader:
             return None if loader is None else self
-        return SeededLoader(loader, context.own_seed(self.seeds[0]), self._n_skipped)
+        (seed,) = self.seeds
+        # Of batches that are dealt out, all workers draw the same order.
+        if not isinstance(_index_of(loader), EveryNth):
+            seed = context.own_seed(seed)
+        return SeededLoader(loader, seed, self._n_skipped)
 
     def of_pass(self, epochs: Sequence[int]) -> "SeededLoader":
         """Return the data of a pass, given its number in every repetition around it."""
@@ -188,8 +192,7 @@ def shard_loader(
     # It has no length and no index; each worker would read all of it anyway.
     if isinstance(loader.dataset, IterableDataset):
         return None
-    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
-    index: Any = getattr(loader, name)
+    index = _index_of(loader)
     rows = index.sampler if isinstance(index, BatchSampler) else index
     # It takes the part of its process by itself.
     if isinstance(rows, DistributedSampler):
@@ -197,30 +200,38 @@ def shard_loader(
     # A subclass may batch rows by their length, say: then its batches are dealt out,
     # not its rows.
     is_known = type(index) is BatchSampler or index is rows
-    own: Any = _own_rows(rows, context) if is_known else None
+    size = 1 if index is rows else index.batch_size
+    own: Any = _own_rows(rows, context, size) if is_known else None
     if own is None:
         own = EveryNth(index, context)
     elif index is not rows:
         own = BatchSampler(own, index.batch_size, index.drop_last)
+    name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     return _copy_with(loader, **{name: own})
 
 
-def _own_rows(sampler: Any, context: InputContext) -> Any:
+def _index_of(loader: DataLoader[Any]) -> Any:
+    """Return what says which rows come next: the sampler of batches, or else of rows."""
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+
+
+def _own_rows(sampler: Any, context: InputContext, batch_size: int) -> Any:
     """Return a sampler over a worker's rows, or None if it is not known how."""
     if type(sampler) is SubsetRandomSampler:
-        indices = sampler.indices[context.part_of(len(sampler.indices), "row")]
+        indices = _part_of(sampler.indices, context, batch_size)
         return SubsetRandomSampler(indices, sampler.generator)
     if type(sampler) is SequentialSampler:
-        return _rows_of(sampler.data_source, context)
+        return _part_of(range(len(sampler.data_source)), context, batch_size)
     # With replacement, or of fewer rows than there are, parts would not add up to the
     # whole.
     if type(sampler) is RandomSampler and not sampler.replacement:
         n_rows = len(sampler.data_source)
         if sampler.num_samples == n_rows:
-            own = _rows_of(sampler.data_source, context)
+            own = _part_of(range(n_rows), context, batch_size)
             return SubsetRandomSampler(own, sampler.generator)
     return None
 
 
-def _rows_of(dataset: Any, context: InputContext) -> range:
-    return range(len(dataset))[context.part_of(len(dataset), "row")]
+def _part_of(indices: Any, context: InputContext, batch_size: int) -> Any:
+    rows = context.rows_of(len(indices), batch_size)
+    return indices[rows] if isinstance(rows, slice) else [indices[i] for i in rows]

@@ -59,7 +59,8 @@ def shard(data: Any, context: InputContext | None) -> Any:
     Returns
     -------
     ArrayDataset, Pipeline or iterable
-        Together the parts of all workers are the data, each row once:
+        Together the parts of all workers are the data, each row once (but see
+        `InputContext.rows_of`):
 
         - `ArrayDataset`: every n-th row.
         - `Pipeline`: every n-th row group or file of `parquet_input_fn` and
@@ -89,10 +90,10 @@ def shard(data: Any, context: InputContext | None) -> Any:
     --------
     >>> from skest.inputs import ArrayDataset, InputContext
     >>> from skest.inputs.sharding import shard
-    >>> data = ArrayDataset({"x": range(7)}, batch_size=2)
+    >>> data = ArrayDataset({"x": range(7)}, batch_size=3)
     >>> for i in range(3):
     ...     print([batch["x"].tolist() for batch in shard(data, InputContext(3, i))])
-    [[0, 3], [6]]
+    [[0, 3, 6]]
     [[1, 4]]
     [[2, 5]]
     """

@@ -12,7 +12,7 @@ from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import cross_val_score
 from skorch.helper import SliceDict
 
-from skest import DNNClassifier, export
+from skest import DNNClassifier, DNNRegressor, export
 from tests._forms import DATE_FORMS, FORMS, REFUSED, REFUSED_TABLES
 from tests.adapters.conftest import make
 
@@ -141,3 +141,32 @@ def test_slices_of_dictionaries(table):
     expected = model.fit(plain, y).predict_proba(plain)
     np.testing.assert_array_equal(model.fit(sliced, y).predict_proba(sliced), expected)
     assert cross_val_score(model, sliced, y, cv=2).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda y: y.astype(">i4"),
+        lambda y: y.astype(">f8"),
+        lambda y: y.astype(object),
+        lambda y: pd.Series(y == 1, dtype=object),
+        lambda y: np.ma.masked_array(y, mask=False),
+    ],
+)
+def test_labels_of_any_form(form):
+    X = np.arange(8.0).reshape(4, 2)
+    expected = small().fit(X, Y).predict_proba(X)
+    y = form(np.array(Y))
+    model = small().fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), expected)
+    assert model.score(X, y) == np.mean(model.predict(X) == np.array(Y))
+
+
+def test_what_is_masked_is_missing():
+    X = np.arange(8.0).reshape(4, 2)
+    masked = np.ma.masked_array([0, 1, 0, 1], mask=[1, 0, 0, 0])
+    for estimator, y in [(small(), masked), (DNNRegressor((2,)), masked * 1.5)]:
+        with pytest.raises(ValueError, match="y contains NaN"):
+            estimator.fit(X, y)
+    with pytest.raises(ValueError, match="sample_weight contains NaN"):
+        small().fit(X, Y, sample_weight=masked + 1.5)

@@ -131,11 +131,14 @@ def test_parts_of_tables_differ_by_one_row_at_most(n_rows, n, batch_size):
             shard(data, InputContext(n, 0))
         return
     parts = [shard(data, context) for context in contexts(n)]
-    assert sorted(i for part in parts for i in rows_of(part)) == list(range(n_rows))
-    sizes = {part.n_rows for part in parts}
+    assert {i for part in parts for i in rows_of(part)} == set(range(n_rows))
+    sizes = [part.n_rows for part in parts]
     assert max(sizes) - min(sizes) <= 1
-    assert sum(part.rows_per_epoch for part in parts) == n_rows
+    # All have as many batches: a row comes twice where one would be missing.
+    assert len({len(list(part)) for part in parts}) == 1
     assert all(len(list(part)) == part.steps_per_epoch for part in parts)
+    repeated = sum(sizes) - n_rows
+    assert repeated == (0 if n_rows // n % batch_size else -n_rows % n)
 
 
 SHUFFLED = {
@@ -190,8 +193,21 @@ def test_a_part_goes_on_in_its_middle(name, files):
 def test_a_loader_loads_its_own_rows_only():
     for options in ({}, {"shuffle": True}):
         data = Numbers()
-        part = shard(DataLoader(data, 4, **options), InputContext(3, 1))
+        part = shard(DataLoader(data, 5, **options), InputContext(3, 1))
         assert sorted(rows_of(part)) == sorted(data.loaded) == list(range(1, N, 3))
+        # Of 4, the first worker has a batch more than 12 rows make.
+        part = shard(DataLoader(data, 4, **options), InputContext(3, 1))
+        assert sorted(rows_of(part)) == [1, *range(1, N, 3)]
+
+
+def test_workers_draw_the_same_order_and_take_other_batches_of_it():
+    sampler = WeightedRandomSampler([1.0] * N, N, replacement=False)
+    with torch.random.fork_rng():
+        rows = []
+        for context in contexts(3):  # each in a process of its own
+            torch.manual_seed(0)
+            rows += rows_of(shard(DataLoader(Numbers(), 4, sampler=sampler), context))
+    assert sorted(rows) == list(range(N))
 
 
 def test_batches_of_other_samplers_are_divided():

@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets and loaders of ``torch.utils.data`` as what an ``input_fn`` returns."""
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
 from skest import Estimator, RunConfig
 from skest.inputs import Pipeline
@@ -69,12 +75,33 @@ def own_generator():
     )
 
 
+def own_order():
+    generator = torch.Generator().manual_seed(1)
+    return DataLoader(TENSORS, 4, sampler=RandomSampler(TENSORS, generator=generator))
+
+
+class Drawing(Batches):
+    """Batches in an order of its own, another one in each pass."""
+
+    def __init__(self):
+        self._rng = np.random.default_rng(0)
+
+    def __iter__(self):
+        batches = list(super().__iter__())
+        return iter([batches[i] for i in self._rng.permutation(len(batches))])
+
+
 @pytest.mark.parametrize(
     "input_fn",
     [
         lambda: DataLoader(TENSORS, batch_size=4, shuffle=True),
         lambda: Pipeline(DataLoader(TENSORS, batch_size=4, shuffle=True)).prefetch(2),
         own_generator,
+        lambda: Pipeline(own_generator()),
+        own_order,
+        lambda: Pipeline(own_order()).prefetch(2),
+        lambda: DataLoader(Drawing(), batch_size=None),
+        lambda: Pipeline(Drawing()),
     ],
 )
 def test_an_interrupted_training_goes_on_in_the_same_order(input_fn):
