@@ -197,7 +197,10 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
     as_in_fit = None if reset else _array_as_in_fit(estimator, X)
     if as_in_fit is not None:
         return TableColumns({ARRAY_KEY: as_in_fit})
-    if isinstance(X, Mapping) and not issparse(X):
+    names = vars(estimator).get("feature_names_in_")
+    if isinstance(X, Mapping) and not issparse(X) and names is not None:
+        X = pd.DataFrame({name: X[name] for name in names if name in X})
+    elif isinstance(X, Mapping) and not issparse(X):
         raise TypeError(
             f"This {type(estimator).__name__} was fitted on an array; got a dictionary. "
             "Pass an array or a DataFrame with the same columns."

@@ -18,6 +18,7 @@ from skest.displays.base import (
     shortened,
     title_of,
 )
+from skest.feature_columns.cells import holds_lists
 from skest.feature_columns.parsed import are_dates
 
 _MISSING = "missing"
@@ -256,6 +257,11 @@ def _grid(
 ) -> tuple[list[Any], NDArray[Any]]:
     """Return the cells to put into all rows, and what is drawn of them."""
     if numbers is None:
+        if holds_lists(cells.to_numpy()):
+            raise TypeError(
+                f"Column {cells.name!r} holds lists; ColumnEffectDisplay puts single "
+                "values into all rows."
+            )
         # A missing level is a level: models have an effect for it.
         gap = [None] if cells.isna().any() else []
         levels = [*cells.value_counts().index[:max_levels], *gap]

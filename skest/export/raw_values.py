@@ -88,10 +88,10 @@ def columns_of(
         return _pick(names, parts, table, lambda key: table[key])
     # By what it can do, not by its class: none of them need be installed.
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
-        if len(names) == 1 and _is_matrix(table, names[0], parts):
-            return {names[0]: np.asarray(table)}
         # The columns of an Arrow table are no names.
         keys = getattr(table, "column_names", table.columns)
+        if len(names) == 1 and _is_matrix(keys, names[0], parts):
+            return {names[0]: np.asarray(table)}
         return _pick(names, parts, keys, lambda key: table[key])
     if isinstance(table, np.ndarray) and len(names) == 1:
         return {names[0]: table}
@@ -111,10 +111,9 @@ def columns_of(
     )
 
 
-def _is_matrix(table: Any, name: str, parts: Parts) -> bool:
+def _is_matrix(keys: Any, name: str, parts: Parts) -> bool:
     """Tell whether a frame is an array whose columns were merely counted."""
-    keys = list(table.columns)
-    is_counted = bool(keys) and not any(isinstance(key, str) for key in keys)
+    is_counted = len(keys) > 0 and not any(isinstance(key, str) for key in keys)
     # pandas counts columns without names from 0.
     return is_counted and not {name, *parts.get(name, ())} & set(map(str, keys))
 
@@ -307,6 +306,10 @@ class Feature:
         return np.full(shape, "" if is_text else 0, object if is_text else self.dtype)
 
     def _items(self, cell: Any) -> list[Any]:
+        # Lists of polars and of Arrow.
+        for convert in ("to_list", "as_py"):
+            if hasattr(cell, convert):
+                cell = getattr(cell, convert)()
         if isinstance(cell, str):
             return self._parts(cell) if cell else []
         if isinstance(cell, list | tuple | np.ndarray):

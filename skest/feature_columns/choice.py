@@ -374,7 +374,7 @@ def warn_of_calendar(key: Key, values: Any) -> None:
     if values.ndim > 1:
         return
     known = pd.Series(values).dropna()
-    if known.min() < 19000101 or known.max() > 21001231:
+    if float(known.min()) < 19000101 or float(known.max()) > 21001231:
         return
     distinct = pd.Series(np.unique(known))
     texts = distinct[:: len(distinct) // MOST_LOOKED_AT + 1].map("{:.0f}".format)

@@ -127,8 +127,13 @@ def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
         model.predict(frame.astype(object).assign(b="x"))
     with pytest.raises(ValueError, match="'c' holds infinity"):
         model.predict(frame.assign(c=np.inf))
-    with pytest.raises(TypeError, match="was fitted on an array; got a dictionary"):
+    columns = {name: frame[name] for name in reversed(frame.columns)}
+    np.testing.assert_array_equal(model.predict(columns), model.predict(frame))
+    with pytest.raises(ValueError, match="(?s)missing.*- b\n"):
         model.predict({"a": X[:, 0]})
+    of_array = make(skest.DNNClassifier, max_iter=1).fit(X, y)
+    with pytest.raises(TypeError, match="was fitted on an array; got a dictionary"):
+        of_array.predict({"a": X[:, 0]})
     with pytest.raises(ValueError, match="'d' holds numbers too large"):
         model.fit(frame.assign(d=1e300 * X[:, 3]), y)
     with pytest.warns(UserWarning, match="Column 'b' has no values.* left out"):

@@ -253,6 +253,9 @@ def test_wrong_effects(model, table):
         ColumnEffectDisplay.from_estimator(model, X, "age", target="big")
     with pytest.raises(ValueError, match="no mean.*response_method='predict_proba'"):
         ColumnEffectDisplay.from_estimator(model, X, "age", response_method="predict")
+    lists = X.assign(town=[["a"]] * len(X))
+    with pytest.raises(TypeError, match="Column 'town' holds lists"):
+        ColumnEffectDisplay.from_estimator(model, lists, "town")
     with pytest.raises(TypeError, match="of a DataFrame or a dict of arrays; got nd"):
         ColumnEffectDisplay.from_estimator(model, np.eye(3), "x")
     with pytest.raises(NotFittedError):

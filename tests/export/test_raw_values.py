@@ -57,6 +57,8 @@ NO_STEP = [np.nan, np.nan]
         (BAG, [["a", "b"], [], None, ["c"]], LISTS),
         (BAG, ["a|b", "", None, "c"], LISTS),
         (BAG, pd.Series([["a", "b"], [], None, ["c"]]), LISTS),
+        (BAG, pl.Series([["a", "b"], [], None, ["c"]]), LISTS),
+        (BAG, pa.array([["a", "b"], [], None, ["c"]]), LISTS),
         (BAG, [("a", "b"), np.array([]), np.nan, "c"], LISTS),
         ({**BAG, "delimiter": r"\w+"}, [True, "It is"], [["true", ""], ["it", "is"]]),
         (BAG, [[], None], np.zeros((2, 0))),
@@ -129,6 +131,11 @@ def test_tables(table):
     assert list(found) == ["b", "a"]
     assert np.array_equal(found["a"], [1, 2])
     assert np.array_equal(found["b"], ["x", "y"])
+
+
+def test_an_arrow_table_of_one_column_is_no_matrix():
+    table = pa.table({"a": [[1.0], [2.0, 3.0]]})
+    assert columns_of(table, ["a"])["a"].to_pylist() == [[1.0], [2.0, 3.0]]
 
 
 @pytest.mark.parametrize(
