@@ -305,7 +305,7 @@ class DirectoryStore:
         """Return what is in a file; nothing if it is not there, or was spoiled by hand."""
         try:
             content = json.loads((self.model_dir / name).read_bytes())
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
 

@@ -331,8 +331,9 @@ class RunConfig(FormerArguments):
         Directory of checkpoints. None takes that of the environment (`task`), if it has
         one, or else keeps the checkpoint in memory, in the Estimator.
     random_seed : int, default=None
-        Seed of initial weights, shuffling and dropout. None takes a new one for every
-        call.
+        Seed of initial weights, dropout and the orders of skest's input functions; an
+        `ArrayDataset`, `Pipeline` or ``DataLoader`` has a seed of its own. None takes a
+        new one for every call.
     save_summary_steps : int or None, default=100
         Steps between two summaries of training: event files in `model_dir` for
         TensorBoard, written if there is a `model_dir` and the package tensorboard. None

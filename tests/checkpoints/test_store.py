@@ -129,6 +129,14 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content, 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
+def test_a_file_in_place_of_the_directory(tmp_path):
+    file = tmp_path / "model"
+    file.write_text("a note")
+    with pytest.raises(OSError, match="needs to write to 'model_dir'.*another model_dir"):
+        Estimator(model_fn, file).train(table_fn())
+    assert file.read_text() == "a note"
+
+
 def test_checkpoints_of_tensorflow_are_left_alone(tmp_path):
     pointer = tmp_path / "checkpoint"
     pointer.write_text('model_checkpoint_path: "model.ckpt-1000"\n')

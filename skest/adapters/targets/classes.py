@@ -251,6 +251,8 @@ class LabelsTarget(Target):
             raise ValueError(
                 f"Indicators of labels must be 0 or 1; {self.owner} got "
                 f"{y[row, column]} in row {row}, column {column} of y."
+                + " Where labels are missing one by one, give each a head of its own."
+                * bool(gaps and np.isnan(y[row, column]))
             )
         # A byte for each label, of which there may be thousands; gaps need floats.
         return y if missing.any() else y.astype(np.uint8)

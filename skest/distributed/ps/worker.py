@@ -28,7 +28,6 @@ from skest.engine import loop
 from skest.exceptions import PeerLostError
 from skest.hooks.base import Run, Timer
 from skest.inputs.input_context import InputContext
-from skest.optimizers.schedules import FunctionLR
 from skest.spec import EstimatorSpec
 
 _logger = logging.getLogger("skest")
@@ -164,10 +163,6 @@ class AsyncReplica(loop.Replica):
         # From here on this process has no slots, and of tables the rows that it looks up.
         for optimizer in spec.optimizers:
             optimizer.state.clear()  # it is in the servers
-        for scheduler in spec.lr_schedulers:
-            if not isinstance(scheduler, FunctionLR):
-                # Steps are taken in servers; torch would warn that there are none.
-                vars(scheduler.optimizer)["_opt_called"] = True
         loop.move_to_step(run, self.client.step)
         if self.is_chief:
             if run.model_dir is not None:
