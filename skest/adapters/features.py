@@ -28,6 +28,8 @@ ARRAY_KEY = "x"
 #: Key of the sample weights beside the features.
 WEIGHT_KEY = "__sample_weight__"
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
+# What pandas calls objects that are all of one type, or integers among floats.
+_NUMBERS = ("boolean", "integer", "floating", "mixed-integer-float")
 
 
 class Rows(NamedTuple):
@@ -99,8 +101,9 @@ def as_rows(y: Any) -> Any:
         y = y.astype(y.dtype.newbyteorder("="), copy=False)  # which pandas wants
     if isinstance(y, np.ndarray | pd.Series) and y.dtype == object:
         # As `.values` of a mixed frame has them.
-        inferred = pd.Series(np.ravel(y)).infer_objects().to_numpy()
-        return inferred.reshape(y.shape) if inferred.dtype.kind in "biuf" else y
+        cells = np.ravel(y)
+        if pd.api.types.infer_dtype(cells, skipna=False) in _NUMBERS:
+            return np.array(cells.tolist()).reshape(y.shape)
     if hasattr(y, "shape"):
         return y
     try:

@@ -67,6 +67,23 @@ def is_plain_number(text: str) -> bool:
     return is_read and text.rstrip().isascii() and "_" not in text
 
 
+#: What stands for a missing number, as for ``pandas.read_csv``, and in old tables.
+NO_NUMBERS = ("?", "-", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None")
+
+
+def is_missing_number(text: str) -> bool:
+    """Tell whether a string is blank, or one of `NO_NUMBERS`.
+
+    Examples
+    --------
+    >>> from skest.core.texts import is_missing_number
+    >>> [is_missing_number(text) for text in (" ", "?", "NA ", "0", "none of them")]
+    [True, True, True, False, False]
+    """
+    stripped = text.strip()
+    return not stripped or stripped in NO_NUMBERS
+
+
 #: What other programs write for True and False.
 OF_BOOLEANS = frozenset(("true", "false", "TRUE", "FALSE", "t", "f"))
 

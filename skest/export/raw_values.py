@@ -16,13 +16,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.core.texts import OF_BOOLEANS, is_plain_number, split_text, without_zone
+from skest.core.texts import (
+    NO_NUMBERS,
+    OF_BOOLEANS,
+    is_missing_number,
+    is_plain_number,
+    split_text,
+    without_zone,
+)
 
 Parts = Mapping[str, Sequence[str]]
 
 #: Strings that are no number, but a missing one. Operator set 18 has nothing that strips
 #: strings: a graph has a table of these, and so no others are taken here.
-BLANKS = tuple(" " * n for n in range(9))
+BLANKS = (*(" " * n for n in range(9)), *NO_NUMBERS)
 # Floats hold every integer up to here, and not every one beyond.
 _EXACT_INTEGERS = 2.0**53
 
@@ -431,7 +438,7 @@ class Feature:
             return self._known_missing()
         if isinstance(cell, bool | int | float | np.number | np.bool_):
             return cell
-        if self._from_texts and isinstance(cell, str) and not cell.strip():
+        if self._from_texts and isinstance(cell, str) and is_missing_number(cell):
             return self._known_missing()
         try:
             # What float() makes of decimals and the like; it would read texts, too, which

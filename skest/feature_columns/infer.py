@@ -62,7 +62,7 @@ def infer_feature_columns(
                                                  become the mean, with an indicator of
                                                  missing numbers
     whole numbers that name things, in ``fit``   as numbers and as categories, too
-    strings that all are numbers or blank        as numbers, unless one has a leading zero;
+    strings that all are numbers or missing      as numbers, unless one has a leading zero;
                                                  if they are whole and come again, which
                                                  codes do, as categories, too
     dates, also as strings in ISO form           seconds, and month, weekday, hour and day

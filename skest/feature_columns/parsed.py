@@ -12,7 +12,7 @@ import pandas as pd
 from pandas.api.types import is_hashable
 
 from skest.core.checks import check_choice, warn
-from skest.core.texts import DATE, without_zone
+from skest.core.texts import DATE, is_missing_number, without_zone
 from skest.feature_columns.cells import Cells, numbers
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
@@ -40,7 +40,8 @@ def parsed_numeric_column(
     key : str or int
         Name of the raw column, or its position in an array or frame.
     parse : str, default="number"
-        "number" reads strings such as " 3.5", where blanks are missing. "seconds" gives
+        "number" reads strings such as " 3.5"; blanks, "?", "-", "NA", "N/A", "n/a",
+        "#N/A", "<NA>", "NULL", "null" and "None" are missing. "seconds" gives
         the seconds since 1970 of dates and times, "month" 1 to 12, "weekday" 0 (Monday)
         to 6, "hour" 0 to 23, "day_of_year" 1 to 366. Dates are those of NumPy, pandas
         and Python, or strings in ISO form, with the day, and hours with their minutes
@@ -156,8 +157,8 @@ def _has_zone(cells: Cells) -> bool | None:
 
 
 def are_numbers(distinct: np.ndarray) -> bool:
-    """Tell whether all distinct strings are numbers or blank, and none is a code."""
-    texts = [text for text in distinct.tolist() if not text.isspace()]
+    """Tell whether all distinct strings are numbers or missing, and none is a code."""
+    texts = [text for text in distinct.tolist() if not is_missing_number(text)]
     try:
         return bool(texts) and not any(
             # "inf" and "1e999" would be read, and then refused as infinite.
@@ -169,7 +170,7 @@ def are_numbers(distinct: np.ndarray) -> bool:
 
 
 def are_whole(distinct: np.ndarray) -> bool:
-    """Tell whether strings that are numbers or blank are whole numbers."""
+    """Tell whether strings that are numbers or missing are whole numbers."""
     values = np.array([_number(text) for text in distinct.tolist()])
     return bool((values[~np.isnan(values)] % 1 == 0).all())
 
@@ -240,8 +241,8 @@ def _refuse(cell: Any, key: Hashable, dtype: np.dtype, error: Exception) -> NoRe
 
 
 def _number(cell: Any) -> float:
-    if isinstance(cell, str):
-        cell = cell.strip() or np.nan
+    if isinstance(cell, str) and is_missing_number(cell):
+        return np.nan
     return float(cell)
 
 

@@ -163,7 +163,12 @@ class CrossFittedColumn(DenseColumn):
         self, categorical: CategoricalColumn, table: Table, classes: list[Any]
     ) -> Labelled:
         values = _numbers_of(table.target, classes, table.n_rows)
-        return Labelled(self._cells(categorical, table), values, table.weight)
+        weight = table.weight
+        if weight is not None:
+            # Small ones, such as shares, count as rows on average: means of levels would
+            # shrink to nothing.
+            weight = weight * max(1.0, np.count_nonzero(weight) / weight.sum())
+        return Labelled(self._cells(categorical, table), values, weight)
 
     @abstractmethod
     def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:

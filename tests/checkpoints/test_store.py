@@ -132,7 +132,9 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content, 
 def test_a_file_in_place_of_the_directory(tmp_path):
     file = tmp_path / "model"
     file.write_text("a note")
-    with pytest.raises(OSError, match="needs to write to 'model_dir'.*another model_dir"):
+    with pytest.raises(
+        OSError, match="needs to write to 'model_dir'.*another model_dir"
+    ):
         Estimator(model_fn, file).train(table_fn())
     assert file.read_text() == "a note"
 

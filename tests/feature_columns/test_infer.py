@@ -180,7 +180,7 @@ def test_a_threshold_in_time_is_seen_and_exported(rng, tmp_path):
 @pytest.mark.parametrize("make", [DNNRegressor, DNNLinearCombinedRegressor])
 def test_strings_of_whole_numbers_are_exported(rng, make, tmp_path):
     cells = rng.integers(100, 140, 600).astype(str).astype(object)
-    cells[[1, 2, 3, 4]] = None, "", " ", "  "
+    cells[1:7] = None, "", " ", "  ", "?", "NA"
     X = pd.DataFrame({"code": cells, "other": rng.normal(size=600)})
     y = np.array([len(set(str(cell))) for cell in cells], dtype=float)
     model = make(max_iter=3, random_state=0).fit(X, y)
@@ -361,9 +361,9 @@ def test_codes_that_end_in_letters_are_no_numbers_with_a_unit():
 
 
 def test_numbers_as_strings_but_for_a_few():
-    cells = [f"{i / 7:.2f}" for i in range(N - 2)] + ["n/a"] * 2
+    cells = [f"{i / 7:.2f}" for i in range(N - 2)] + ["much"] * 2
     X = pd.DataFrame({"x": np.arange(N) % 5, "amount": cells})
-    with pytest.warns(UserWarning, match="'amount' holds numbers .* but also 'n/a'"):
+    with pytest.warns(UserWarning, match="'amount' holds numbers .* but also 'much'"):
         infer_feature_columns(X)
 
 

@@ -65,7 +65,7 @@ def test_dates(cells):
 
 
 def test_numbers():
-    for cells in [["12", " 3.5", "", None, "1e3"], [12, 3.5, "", None, 1e3]]:
+    for cells in [["12", " 3.5", "", None, "1e3"], [12, 3.5, " ? ", "NULL", 1e3]]:
         column = parsed_numeric_column(
             "n", default_value="mean", indicate_missing="auto"
         )
@@ -113,6 +113,12 @@ def test_export(tmp_path):
     model = DNNRegressor(feature_columns=[numbers], max_iter=1).fit(X, y)
     loaded = export.load(model.export(tmp_path))
     assert_allclose(loaded.predict(y.to_frame()), model.predict(X), atol=1e-5)
+    X["n"] = X["n"].where(X.index % 9 > 0, "N/A")
+    model.set_params(feature_columns=None).fit(X, y)
+    assert not hasattr(model.feature_columns_.active[0], "vocabulary_")
+    loaded = export.load(model.export(tmp_path))
+    assert_allclose(loaded.predict(X), model.predict(X), atol=1e-5)
+    X["n"] = y
     dates = parsed_numeric_column("t", "hour")
     X["t"] = pd.date_range("2026-01-01", periods=60)
     model.set_params(feature_columns=[numbers, dates]).fit(X, y)

@@ -23,11 +23,11 @@ def test_equal_cells_are_in_one_fold(rng):
     """Else a text that comes again tells the label, and a weight of 2 is not two rows."""
     columns = fc.FeatureColumns([fc.target_ridge_column(words_of())])
     X, y = {"said": texts_of(rng)}, rng.normal(size=300)
-    (once,) = columns.fit(X, y).training_features(X, y, seed=0).values()
-    X, y = {"said": X["said"].repeat(2)}, y.repeat(2)
-    weight = np.full(600, 0.5)
+    weight = np.full(300, 2.0)
     columns.fit(X, y, sample_weight=weight)
-    (twice,) = columns.training_features(X, y, weight, seed=0).values()
+    (once,) = columns.training_features(X, y, weight, seed=0).values()
+    X, y = {"said": X["said"].repeat(2)}, y.repeat(2)
+    (twice,) = columns.fit(X, y).training_features(X, y, seed=0).values()
     assert_allclose(twice[::2], once, atol=1e-4)
 
 

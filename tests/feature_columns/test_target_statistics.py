@@ -58,6 +58,11 @@ def test_a_weight_is_a_number_of_rows(rng):
     X = {"c": np.array([*repeated.categorical_column_.vocabulary], dtype=object)}
     assert_allclose(means_of(weighted, X), means_of(repeated, X), atol=1e-6)
     assert_allclose(weighted.scale_, repeated.scale_)
+    # Shares, such as AdaBoost gives, are as if their mean was 1.
+    shares = rng.uniform(size=300)
+    ones = column_of().fit({"c": levels}, y, sample_weight=shares / shares.mean())
+    few = column_of().fit({"c": levels}, y, sample_weight=shares / shares.sum())
+    assert_allclose(few.transform(X), ones.transform(X), rtol=1e-6)
 
 
 def test_targets_of_all_kinds():
