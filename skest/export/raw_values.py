@@ -91,6 +91,8 @@ def columns_of(
         If a column is missing.
     """
     parts = parts or {}
+    if hasattr(table, "toarray"):  # a sparse matrix
+        table = table.toarray()
     if isinstance(table, Mapping):
         return _pick(names, parts, table, lambda key: table[key])
     # By what it can do, not by its class: none of them need be installed.
@@ -101,7 +103,7 @@ def columns_of(
             return {names[0]: np.asarray(table)}
         return _pick(names, parts, keys, lambda key: table[key])
     if isinstance(table, np.ndarray) and len(names) == 1:
-        return {names[0]: table}
+        return {names[0]: _unmasked(table)}
     if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
         first = table[0] if table else dict.fromkeys(names)
         taken = {*names, *names_taken(names, parts)}
@@ -138,15 +140,29 @@ def _pick(
         if missing:
             absent += missing
         elif whole:
-            found[name] = column(key_of[name])
+            found[name] = _unmasked(column(key_of[name]))
         else:
-            found[name] = _stacked({part: column(key_of[part]) for part in own})
+            columns = {part: _unmasked(column(key_of[part])) for part in own}
+            found[name] = _stacked(columns)
     if absent:
         raise ValueError(
             f"The features {absent} are missing; the model takes "
             f"{list(names_taken(names, parts))}."
         )
     return found
+
+
+def _unmasked(values: Any) -> Any:
+    """Return values with None where they are masked, and a dictionary of Arrow decoded."""
+    if isinstance(values, np.ma.MaskedArray):
+        cells, mask = values.data, np.ma.getmaskarray(values)
+        # Of finer units, NumPy makes integers.
+        cells = cells.astype("datetime64[us]") if cells.dtype.kind == "M" else cells
+        return np.where(mask, None, cells.astype(object))
+    # NumPy would give a missing cell the last word of the dictionary.
+    if hasattr(values, "dictionary_encode") and "dictionary" in str(values.type):
+        return values.to_pylist()
+    return values
 
 
 def _stacked(columns: Mapping[str, Any]) -> NDArray[Any]:
@@ -402,9 +418,13 @@ class Feature:
                 f"lists of several lengths, {shortened(values)}."
             ) from None
         is_float = self.dtype.startswith("float")
+        # With gaps, pandas, polars and Arrow give floats for large integers, too.
+        for convert in ("to_list", "to_pylist"):
+            if not is_float and array.dtype.kind == "f" and hasattr(values, convert):
+                array = np.asarray(getattr(values, convert)(), dtype=object)
         try:
             if array.dtype.kind not in "biuf":
-                cells = np.asarray(values, dtype=object)
+                cells = array.astype(object)
                 numbers = [self._number(cell) for cell in cells.ravel().tolist()]
                 array = _objects(numbers, cells.shape)
             if not is_float:

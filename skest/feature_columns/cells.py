@@ -122,6 +122,8 @@ def _factorize_plain(cells: Cells, key: Hashable) -> tuple[np.ndarray, np.ndarra
     if cells.dtype.kind in "mMc":
         _refuse_kind(cells, key)
     if cells.dtype.kind == "f" and isinstance(cells, np.ndarray):
+        if np.isnan(cells).all():  # a batch without a value
+            return np.full(cells.size, -1), np.empty(0, dtype=object)
         raise ValueError(
             f"Column {key!r} holds floats of a NumPy array, not integer or string "
             "categories. Convert it, e.g. with .astype('int64'), or cut it into buckets "

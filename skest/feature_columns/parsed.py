@@ -177,7 +177,7 @@ def are_whole(distinct: np.ndarray) -> bool:
 
 def are_dates(cells: Cells) -> bool:
     """Tell whether cells are dates, or strings in ISO form."""
-    if cells.ndim > 1 or cells.dtype.kind != "O":
+    if cells.ndim > 1 or cells.dtype.kind not in "OU":
         return cells.ndim == 1 and cells.dtype.kind == "M"
     values = np.asarray(cells, dtype=object)
     present = values[~pd.isna(values)]
@@ -261,7 +261,7 @@ def _times(cells: Cells, key: Hashable) -> np.ndarray:
         return cells.to_numpy(dtype=_TIME)
     if cells.dtype.kind == "M":
         return np.asarray(cells).astype(_TIME)
-    if cells.dtype.kind != "O":
+    if cells.dtype.kind not in "OU":
         # An empty column of a file is one of NaN; all else is refused.
         if np.isnan(numbers(cells, key)).all():
             return np.full(len(cells), "NaT", _TIME)

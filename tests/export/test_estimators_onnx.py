@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import scipy.sparse
 from sklearn.base import clone, is_regressor
@@ -232,8 +233,9 @@ def test_other_kinds_of_tables(tmp_path):
     X = scipy.sparse.random_array((N_ROWS, 20), density=0.2, format="csr", rng=0)
     for estimator_class in (skest.DNNClassifier, skest.LinearClassifier):
         estimator = small(estimator_class).fit(X, names())
-        found = load(estimator.export(tmp_path)).predict_proba({"x": X.toarray()})
-        assert_same(found, estimator.predict_proba(X))
+        loaded = load(estimator.export(tmp_path))
+        for given in (X, {"x": X.toarray()}):
+            assert_same(loaded.predict_proba(given), estimator.predict_proba(X))
 
 
 def test_identity_columns_of_few_buckets(tmp_path):
@@ -268,6 +270,47 @@ def test_vectors_in_cells(tmp_path):
         assert_same(loaded.predict_proba(given), estimator.predict_proba(given))
     with pytest.raises(ValueError, match="'text' must have as many values in each row"):
         loaded.predict(X.assign(text=[[1.0], *vectors[1:]]))
+
+
+def test_large_integers_beside_gaps(tmp_path):
+    X = pd.DataFrame({"user": pd.array([2**53 + 1, 2**53 + 2, 2**60 + 1, 7] * 10)})
+    user = fc.categorical_column_with_hash_bucket("user", 100)
+    estimator = skest.LinearClassifier(feature_columns=[user], max_iter=9)
+    estimator.fit(X, ["p", "q", "q", "q"] * 10)
+    loaded = load(estimator.export(tmp_path))
+    cells = [2**53 + 1, 2**60 + 1, None]
+    gaps = pd.DataFrame({"user": pd.array(cells, dtype="Int64")})
+    expected = estimator.predict_proba(gaps)
+    for given in (gaps, pl.DataFrame({"user": cells}), pa.table({"user": cells})):
+        assert_same(loaded.predict_proba(given), expected)
+
+
+def test_gaps_of_arrow_and_of_masks(tmp_path):
+    X = pd.DataFrame({"z": np.arange(40.0) % 5})
+    X["c"] = pd.Categorical(["a", "b", None, "c"] * 10)
+    estimator = small(skest.DNNClassifier).fit(X, ["p", "q", "q", "q"] * 10)
+    loaded = load(estimator.export(tmp_path))
+    for rows in (X[2:3], X[:5]):
+        expected = estimator.predict_proba(rows)
+        assert_same(loaded.predict_proba(pa.Table.from_pandas(rows)), expected)
+    z, c = (
+        np.ma.masked_array([9.0, 1.0], [1, 0]),
+        np.ma.masked_array(["a", "b"], [0, 1]),
+    )
+    masked = {"z": z, "c": c}
+    assert_same(loaded.predict_proba(masked), estimator.predict_proba(masked))
+    no_value = {"z": [1.0], "c": [np.nan]}
+    assert_same(loaded.predict_proba(no_value), estimator.predict_proba(no_value))
+
+
+def test_numbers_that_overflow(tmp_path):
+    X = pd.DataFrame({"a": np.arange(40.0) % 9, "k": list("uv") * 20})
+    estimator = small(skest.LinearClassifier).fit(X, list("pqqq") * 10)
+    loaded = load(estimator.export(tmp_path))
+    for model, message in [(estimator, "'a' holds a number"), (loaded, "no number")]:
+        for predict in (model.predict, model.predict_proba):
+            with pytest.raises(ValueError, match=message):
+                predict(X.assign(a=1e39))
 
 
 def test_intervals_are_texts(tmp_path):

@@ -5,11 +5,12 @@ import warnings
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from numpy.testing import assert_allclose
 
 from skest import DNNRegressor
-from skest.feature_columns import parsed_numeric_column
+from skest.feature_columns import infer_feature_columns, parsed_numeric_column
 
 OFFSETS = [
     "2026-01-31T02:00:00+02:00",
@@ -62,6 +63,20 @@ def test_dates(cells):
         column = parsed_numeric_column("t", part, default_value=-9.0)
         found = column.transform({"t": cells})
         assert_allclose(found[:, 0], np.nan_to_num(expected, nan=-9.0))
+
+
+def test_dates_as_strings_of_arrow_and_numpy():
+    days = [f"2026-01-{day:02}" for day in range(1, 29)]
+    for cells in (
+        pd.Series(days, dtype=pd.ArrowDtype(pa.string())),
+        np.array(days),
+    ):
+        X = {"t": cells}
+        columns = infer_feature_columns(X).fit(X)
+        names = [column.name for column in columns.active]
+        assert names == ["t_seconds", "t_weekday", "t_day_of_year"]
+        plain = columns.transform({"t": np.array(days, dtype=object)})
+        assert_allclose(columns.transform(X), plain)
 
 
 def test_numbers():
