@@ -158,7 +158,9 @@ def _unmasked(values: Any) -> Any:
         cells, mask = values.data, np.ma.getmaskarray(values)
         # Of finer units, NumPy makes integers.
         cells = cells.astype("datetime64[us]") if cells.dtype.kind == "M" else cells
-        return np.where(mask, None, cells.astype(object))
+        cells = cells.astype(object)
+        cells[mask] = None
+        return cells
     # NumPy would give a missing cell the last word of the dictionary.
     if hasattr(values, "dictionary_encode") and "dictionary" in str(values.type):
         return values.to_pylist()

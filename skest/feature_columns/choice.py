@@ -173,7 +173,8 @@ def _columns(
             return _left_out(key, "numbers the rows")
         if len(table.keys) > 1 and _are_ids_of_rows(key, values):
             return _left_out(key, "has another value in each row")
-        if len(table.keys) > 1 and values.ndim == 1 and _are_equal(values):
+        is_constant = values.ndim == 1 and _are_equal(values)
+        if len(table.keys) > 1 and is_constant and not np.isinf(values).any():
             return _left_out(key, "has the same value in each row")
         number = _numeric(numeric_column, key, values, dtype, kind)
         warn_of_calendar(key, values)

@@ -196,7 +196,7 @@ class NumberTarget(Target):
             if "contains NaN" in str(error):
                 # A row without its only number has nothing to tell; one of several
                 # heads has others.
-                hint = " MultiHeadEstimator takes such rows." * (np.size(y) > len(y))
+                hint = " MultiHeadEstimator takes such rows." * int(np.size(y) > len(y))
                 raise ValueError(
                     f"{error} Drop the rows without a number from X and y.{hint}"
                 ) from error
