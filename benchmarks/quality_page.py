@@ -28,8 +28,6 @@ SEEN = (
 )
 BASE = "boosting"  # what losses are related to
 DEFAULT = "skest, DNN"
-# As constructed at commit 6b73c5e8, with which the other ablated were measured.
-SLOW = "DNN: scales as slow as layers"
 ALL_ROWS = 1_000_000  # more than any of the tables has
 Results = dict[tuple[str, str, int, int], dict[str, Any]]
 Scores = dict[str, dict[str, dict[int, dict[str, float]]]]  # by table, model, seed
@@ -85,10 +83,9 @@ Bold is the best of the models with all seeds; compare others by the ratios abov
 
 ## What each ingredient is worth
 
-The loss relative to that of `DNN…` as constructed, on two to five seeds, with one
+The loss relative to that of `DNN…` as constructed, on two seeds, with one
 ingredient undone; more than 1 says that it helps. The mean is geometric. Without training
-on all rows there are no folds. The last is commit 6b73c5e8, with
-which others were measured.
+on all rows there are no folds. The last is commit 6b73c5e8, on five seeds.
 
 {ablations}
 
@@ -324,7 +321,7 @@ def _ablations(tables: Scores, models: list[str]) -> str:
             f"{statistics.median(r.values()):.3f}",
         ]
         for model in models
-        for r in [_ratios(tables, model, DEFAULT if model == SLOW else SLOW)]
+        for r in [_ratios(tables, model, DEFAULT)]
     ]
     heads = ["undone", *tables, "mean", "median"]
     return _markdown(heads, rows) if rows else "Not measured yet."

@@ -138,6 +138,10 @@ def _holds_sequences(table: Table, key: Key) -> bool:
 
 def _holds_numbers(table: Table, key: Key, is_sequence: bool) -> bool:
     flat = table.flat(key)
+    dtype = table.cells(key).dtype
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.categories.dtype.kind == "f":
+        # Such as ratings in halves; whole ones are categories.
+        return bool((dtype.categories % 1 != 0).any())
     if flat is None:
         return table.holds_numbers(key)
     if is_sequence:

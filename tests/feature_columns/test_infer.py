@@ -374,6 +374,14 @@ def test_categories_that_look_like_numbers():
         assert len(infer_feature_columns(X).active) > 0
 
 
+def test_categories_that_are_no_whole_numbers_are_numbers():
+    for levels, name in [([0.5, 1.0, 1.5], "c"), ([1.0, 2.0, 3.0], "c_indicator")]:
+        X = pd.DataFrame({"c": pd.Categorical([*levels, None] * 9)})
+        (column,) = infer_feature_columns(X).active
+        assert column.name == name
+        assert column.fit(X).transform(X).shape[0] == 36
+
+
 def test_nothing_is_left():
     X = pd.DataFrame({"name": [f"n{i}" for i in range(N)]})
     with (
