@@ -85,7 +85,7 @@ Bold is the best of the models with all seeds; compare others by the ratios abov
 
 The loss relative to that of `DNN…` as constructed, on two seeds, with one
 ingredient undone; more than 1 says that it helps. The mean is geometric. Without training
-on all rows there are no folds. The last is commit 6b73c5e8, on five seeds.
+on all rows there are no folds. The first is commit 6b73c5e8, on five seeds.
 
 {ablations}
 
