@@ -202,7 +202,9 @@ def read_array(estimator: BaseEstimator, X: Any, *, reset: bool) -> TableColumns
         return TableColumns({ARRAY_KEY: as_in_fit})
     names = vars(estimator).get("feature_names_in_")
     if isinstance(X, Mapping) and not issparse(X) and names is not None:
-        X = pd.DataFrame({name: X[name] for name in names if name in X})
+        # By position: frames of Series would be joined by their index.
+        table = Table({name: X[name] for name in names if name in X})
+        X = pd.DataFrame({key: np.asarray(table.cells(key)) for key in table.keys})
     elif isinstance(X, Mapping) and not issparse(X):
         raise TypeError(
             f"This {type(estimator).__name__} was fitted on an array; got a dictionary. "

@@ -30,7 +30,12 @@ from skest.core.checks import warn
 from skest.core.random import seed_sequence
 from skest.core.sklearn_compat import check_sample_weight
 from skest.engine.model import device_with
-from skest.feature_columns.choice import stands_alone, warn_of_calendar, warn_of_id
+from skest.feature_columns.choice import (
+    left_out,
+    stands_alone,
+    warn_of_calendar,
+    warn_of_id,
+)
 from skest.feature_columns.columns import (
     FeatureColumns,
     as_feature_columns,
@@ -396,13 +401,20 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             columns = with_piecewise(columns)
         if columns is not None and [*self._column_parameters.values()] == ["linear"]:
             columns = with_weights_of_dates(columns, table.n_rows)
-        names = vars(self).get("feature_names_in_")
-        if columns is None or names is None or not self._reads_array:
+        if columns is None or not self._reads_array or table.holds_sparse(ARRAY_KEY):
             return columns
+        names = vars(self).get("feature_names_in_")
         # The one column of the array has lost the names, and what there is to say of them.
-        for name, values in zip(names, table.numbers(ARRAY_KEY).T, strict=True):
-            warn_of_id(name, values)
-            warn_of_calendar(name, values)
+        for key, values in zip(
+            self._column_keys, table.numbers(ARRAY_KEY).T, strict=True
+        ):
+            if np.isnan(values).all():
+                left_out(key, "has no values")
+            elif names is not None:
+                warn_of_id(key, values)
+                warn_of_calendar(key, values)
+        if names is None:
+            return columns
         return with_feature_names(columns, names)
 
     @property

@@ -92,7 +92,7 @@ WORDS = r"\w+"
 #: Characters of Chinese and Japanese, which have no spaces between words.
 UNSPACED = "々\u3041-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _RUN = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
-_UNSPACED = re.compile(f"[{UNSPACED}]{{2,}}")
+_ANY_UNSPACED, _UNSPACED = map(re.compile, (f"[{UNSPACED}]", f"[{UNSPACED}]{{2,}}"))
 
 
 def split_text(text: str, delimiter: str) -> list[str]:
@@ -111,7 +111,7 @@ def split_text(text: str, delimiter: str) -> list[str]:
     """
     if delimiter != WORDS:
         return text.split(delimiter)
-    if text.isascii():
+    if text.isascii() or not _ANY_UNSPACED.search(text):
         return re.findall(WORDS, text.lower())
     return [
         word

@@ -186,7 +186,7 @@ def move_to_step(run: Run, step: int) -> None:
     before, run.global_step = run.global_step, step
     for scheduler in run.spec.lr_schedulers:
         # Where others took the steps, torch would warn that there were none.
-        vars(scheduler.optimizer)["_opt_called"] = True
+        vars(getattr(scheduler, "optimizer", scheduler))["_opt_called"] = True
         # Beside other workers several steps may have passed since the last one here.
         for _ in range(before, step):
             # One by one: a scheduler of torch goes on from the rate before.

@@ -29,7 +29,15 @@ Parts = Mapping[str, Sequence[str]]
 
 #: Strings that are no number, but a missing one. Operator set 18 has nothing that strips
 #: strings: a graph has a table of these, and so no others are taken here.
-BLANKS = (*(" " * n for n in range(9)), *NO_NUMBERS)
+BLANKS = (
+    *(" " * n for n in range(9)),
+    *(
+        before + mark + behind
+        for mark in NO_NUMBERS
+        for before in ("", " ")
+        for behind in ("", " ")
+    ),
+)
 # Floats hold every integer up to here, and not every one beyond.
 _EXACT_INTEGERS = 2.0**53
 
@@ -91,7 +99,7 @@ def columns_of(
         If a column is missing.
     """
     parts = parts or {}
-    if hasattr(table, "toarray"):  # a sparse matrix
+    if hasattr(type(table), "toarray"):  # a sparse matrix
         table = table.toarray()
     if isinstance(table, Mapping):
         return _pick(names, parts, table, lambda key: table[key])
@@ -421,8 +429,10 @@ class Feature:
             ) from None
         is_float = self.dtype.startswith("float")
         # With gaps, pandas, polars and Arrow give floats for large integers, too.
+        is_inexact = not is_float and array.dtype.kind == "f"
+        is_inexact = is_inexact and bool((np.abs(array) >= _EXACT_INTEGERS).any())
         for convert in ("to_list", "to_pylist"):
-            if not is_float and array.dtype.kind == "f" and hasattr(values, convert):
+            if is_inexact and hasattr(values, convert):
                 array = np.asarray(getattr(values, convert)(), dtype=object)
         try:
             if array.dtype.kind not in "biuf":

@@ -175,11 +175,6 @@ class Model:
         -------
         ndarray of shape (n_rows,) or (n_rows, n_outputs), or dict of them by head
             Classes, as they were in ``y``, or predicted numbers.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If a column is missing or of another kind, or a number is too large.
         """
         return self._of_heads(table, ("labels", "predictions"))
 
@@ -214,14 +209,6 @@ class Model:
         if not wanted:
             raise ValueError(f"The model predicts {list(outputs)}, but no {keys[0]}.")
         found = self.run(table, "predict")
-        # The estimator refuses numbers that are infinite when they are scaled.
-        for name, values in found.items():
-            is_number = name.endswith(("probabilities", "predictions"))
-            if is_number and np.isnan(values).any():
-                raise ValueError(
-                    "The model gives no number (NaN) for these values. Are some very "
-                    "large?"
-                )
         results = {
             head: found[name][:, 0]
             if squeeze and found[name].ndim == 2 and found[name].shape[1] == 1

@@ -169,17 +169,14 @@ def _columns(
         # Left out with a warning rather than refused: tables have such columns, and the
         # others are good.
         if values.ndim == 1 and np.isnan(values).all():
-            return _left_out(key, "has no values")
-        if values.ndim == 2:
-            for i in np.flatnonzero(np.isnan(values).all(axis=0)):
-                _left_out(f"x{i}", "has no values")
+            return left_out(key, "has no values")
         if len(table.keys) > 1 and _are_row_numbers(values):
-            return _left_out(key, "numbers the rows")
+            return left_out(key, "numbers the rows")
         if len(table.keys) > 1 and _are_ids_of_rows(key, values):
-            return _left_out(key, "has another value in each row")
+            return left_out(key, "has another value in each row")
         is_constant = values.ndim == 1 and _are_equal(values)
         if len(table.keys) > 1 and is_constant and not np.isinf(values).any():
-            return _left_out(key, "has the same value in each row")
+            return left_out(key, "has the same value in each row")
         number = _numeric(numeric_column, key, values, dtype, kind)
         warn_of_calendar(key, values)
         if not _are_names(table, values):
@@ -193,9 +190,9 @@ def _columns(
     if is_single and not is_category and are_dates(table.cells(key)):
         parts = varying_parts(table, key)
         if not parts:
-            return _left_out(key, "has no values")
+            return left_out(key, "has no values")
         if len(table.keys) > 1 and _are_equal(table.cells(key)):
-            return _left_out(key, "has the same value in each row")
+            return left_out(key, "has the same value in each row")
         return [_parsed(key, part, dtype, kind) for part in parts]
     cells = table.factorized(key)
     if cells.are_integers and -1 in cells.distinct:
@@ -203,7 +200,7 @@ def _columns(
     counts = np.bincount(cells.codes[cells.codes >= 0])
     n_levels = int(np.count_nonzero(counts))
     if not n_levels:
-        return _left_out(key, "has no values")
+        return left_out(key, "has no values")
     if is_single and cells.are_strings:
         # Who makes a category of numbers has said what they are.
         if not is_category and are_numbers(cells.distinct):
@@ -222,7 +219,7 @@ def _columns(
     # A vector for each row would learn the rows by heart.
     if is_single and n_levels == counts.sum() >= FEWEST_UNIQUE:
         are_words = cells.are_strings and any(" " in text for text in cells.distinct)
-        return _left_out(key, "has another value in each row", are_words)
+        return left_out(key, "has another value in each row", are_words)
     return _categories(table, key, kind, n_levels, is_single)
 
 
@@ -274,7 +271,8 @@ def _bag(several: CategoricalColumn) -> list[FeatureColumn]:
     return [embedding_column(several, dimension="auto"), target_ridge_column(several)]
 
 
-def _left_out(key: Key, reason: str, are_words: bool = False) -> list[FeatureColumn]:
+def left_out(key: Key, reason: str, are_words: bool = False) -> list[FeatureColumn]:
+    """Warn that a column is left out, and return no feature column."""
     bag = f", for its words categorical_column_with_hash_bucket({key!r}, 10_000, "
     how = (
         f"a feature column{bag}delimiter={WORDS!r})"

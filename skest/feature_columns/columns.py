@@ -251,11 +251,11 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         table = table.with_target(y, checked_weight(sample_weight, table))
         # All before any is kept, so that what an earlier fit learned outlives a refusal.
         fitted = []
-        for name, column in named:
+        for i, (name, column) in enumerate(named, 1):
             try:
                 fitted.append((name, column._fitted_alone(table)))
             except EmptyColumnError:
-                if not some_may_be_empty:
+                if not some_may_be_empty or (i == len(named) and not fitted):
                     raise
         self.columns_ = fitted
         self._remember_features(table)

@@ -286,13 +286,9 @@ class NumericColumn(DenseColumn):
                 learned["indicated_"] = np.flatnonzero(gaps)
         # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
-            values, missing = without_empty(values, missing, table)
-            if missing is not None and not table.counted(~missing).any():
-                raise EmptyColumnError(
-                    f"Column {self.key!r} has no numbers to learn a mean or range from. "
-                    "Leave the column out, or give numbers for 'default_value' and no "
-                    "'normalizer'."
-                )
+            if missing is not None:
+                self._check_present(table.counted(~missing))
+            values, missing, empty = without_empty(values, missing, table)
             mean, scale = table.learned(
                 # The parts of a network have columns of the same numbers.
                 (
@@ -333,6 +329,9 @@ class NumericColumn(DenseColumn):
                 scales = np.array([median_and_spread(*e) for e in elements], np.float64)
             self._check_statistics(scales)
             learned["center_"], learned["scale_"] = scales.T.copy()
+        if "scale_" in learned and empty.any():
+            # Numbers that come later have nothing to be compared with.
+            learned["scale_"] = np.where(empty, np.inf, learned["scale_"])
         return learned
 
     def _check_statistics(self, of_elements: Iterable[Any]) -> None:
@@ -349,6 +348,16 @@ class NumericColumn(DenseColumn):
         """Return what a message calls the numbers of an element."""
         where = f", element {i}," if self.n_elements > 1 else ""
         return f"Column {self.key!r}{where}"
+
+    def _check_present(self, counted: np.ndarray) -> None:
+        is_empty = ~counted.any(axis=0)
+        # Of several elements, one may be 0 whatever comes later, if it is scaled.
+        if is_empty.all() or (is_empty.any() and self.normalizer not in _SCALERS):
+            raise EmptyColumnError(
+                f"{self._element(int(is_empty.argmax()))} has no numbers to learn a mean "
+                "or range from. Leave the column out, or give numbers for "
+                "'default_value' and no 'normalizer'."
+            )
 
     def _raw(self, table: Table) -> np.ndarray:
         return table.numbers(self.key)

@@ -192,10 +192,14 @@ class PiecewiseLinearColumn(OverNumeric):
         if not isinstance(self.boundaries, str):
             return learned | {"edges_": self.edges}
         values, unknown = source.values(table)
-        values, unknown = without_empty(values, unknown, table)
+        _, _, empty = without_empty(values, unknown, table)
         known = np.ones(values.shape, bool) if unknown is None else ~unknown
         edges = []
         for element in range(source.n_elements):
+            if empty[element] and self.encoding == "ple":
+                # Whatever comes later is at the start of the one bin, which gives zeros.
+                edges.append(np.array([0, np.inf], self._float))
+                continue
             one = slice(element, element + 1)
             numbers = known_numbers(values[:, one], known[:, one], table, source.key)
             learn = learned_starts if self.encoding == "onehot" else learned_edges

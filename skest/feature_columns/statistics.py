@@ -400,7 +400,7 @@ class EmptyColumnError(ValueError):
 
 def without_empty(
     values: np.ndarray, missing: np.ndarray | None, table: Any
-) -> tuple[np.ndarray, np.ndarray | None]:
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """Return numbers and gaps in which columns without a number are 0, unless all are.
 
     Parameters
@@ -411,13 +411,21 @@ def without_empty(
         Which are missing, if any are.
     table : Table
         Has the weights of the rows.
+
+    Returns
+    -------
+    values, missing
+        As they were given where there is no such column.
+    empty : ndarray of bool, shape (n_columns,)
+        The columns that are 0 now.
     """
+    empty = np.zeros(values.shape[1], dtype=bool)
     if missing is None:
-        return values, None
-    empty = ~table.counted(~missing).any(axis=0)
-    if empty.all() or not empty.any():
-        return values, missing
-    return np.where(empty, 0, values), missing & ~empty
+        return values, None, empty
+    found = ~table.counted(~missing).any(axis=0)
+    if found.all() or not found.any():
+        return values, missing, empty
+    return np.where(found, 0, values), missing & ~found, found
 
 
 def known_numbers(values: np.ndarray, known: np.ndarray, table: Any, key: Any) -> Known:

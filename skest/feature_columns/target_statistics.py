@@ -167,7 +167,8 @@ class CrossFittedColumn(DenseColumn):
         if weight is not None:
             # Small ones, such as shares, count as rows on average: means of levels would
             # shrink to nothing.
-            weight = weight * max(1.0, np.count_nonzero(weight) / weight.sum())
+            mean = weight.sum() / np.count_nonzero(weight)
+            weight = weight / mean if 0 < mean < 1 else weight
         return Labelled(self._cells(categorical, table), values, weight)
 
     @abstractmethod

@@ -77,7 +77,9 @@ class InputContext:
         # As `shard` of tf.data.
         return slice(self.input_pipeline_id, None, self.num_input_pipelines)
 
-    def rows_of(self, n_rows: int, batch_size: int) -> slice | np.ndarray:
+    def rows_of(
+        self, n_rows: int, batch_size: int, drop_last: bool = False
+    ) -> slice | np.ndarray:
         """Return which rows this worker reads in an epoch: every n-th.
 
         Where others have one more, which would be a batch by itself, it reads a row
@@ -90,6 +92,8 @@ class InputContext:
             How many there are.
         batch_size : int
             Rows of a batch.
+        drop_last : bool, default=False
+            Whether rows that make no whole batch are left out.
 
         Raises
         ------
@@ -107,7 +111,7 @@ class InputContext:
         rows = self.part_of(n_rows, "row")
         own = np.arange(n_rows)[rows]
         others_have_more = len(own) * self.num_input_pipelines < n_rows
-        if others_have_more and len(own) % batch_size == 0:
+        if others_have_more and (len(own) + drop_last) % batch_size == 0:
             return np.append(own, own[0])
         return rows
 

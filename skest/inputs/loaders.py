@@ -200,8 +200,8 @@ def shard_loader(
     # A subclass may batch rows by their length, say: then its batches are dealt out,
     # not its rows.
     is_known = type(index) is BatchSampler or index is rows
-    size = 1 if index is rows else index.batch_size
-    own: Any = _own_rows(rows, context, size) if is_known else None
+    batches = (1, False) if index is rows else (index.batch_size, index.drop_last)
+    own: Any = _own_rows(rows, context, *batches) if is_known else None
     if own is None:
         own = EveryNth(index, context)
     elif index is not rows:
@@ -215,23 +215,23 @@ def _index_of(loader: DataLoader[Any]) -> Any:
     return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
 
 
-def _own_rows(sampler: Any, context: InputContext, batch_size: int) -> Any:
+def _own_rows(sampler: Any, context: InputContext, *batches: Any) -> Any:
     """Return a sampler over a worker's rows, or None if it is not known how."""
     if type(sampler) is SubsetRandomSampler:
-        indices = _part_of(sampler.indices, context, batch_size)
+        indices = _part_of(sampler.indices, context, *batches)
         return SubsetRandomSampler(indices, sampler.generator)
     if type(sampler) is SequentialSampler:
-        return _part_of(range(len(sampler.data_source)), context, batch_size)
+        return _part_of(range(len(sampler.data_source)), context, *batches)
     # With replacement, or of fewer rows than there are, parts would not add up to the
     # whole.
     if type(sampler) is RandomSampler and not sampler.replacement:
         n_rows = len(sampler.data_source)
         if sampler.num_samples == n_rows:
-            own = _part_of(range(n_rows), context, batch_size)
+            own = _part_of(range(n_rows), context, *batches)
             return SubsetRandomSampler(own, sampler.generator)
     return None
 
 
-def _part_of(indices: Any, context: InputContext, batch_size: int) -> Any:
-    rows = context.rows_of(len(indices), batch_size)
+def _part_of(indices: Any, context: InputContext, *batches: Any) -> Any:
+    rows = context.rows_of(len(indices), *batches)
     return indices[rows] if isinstance(rows, slice) else [indices[i] for i in rows]

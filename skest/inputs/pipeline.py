@@ -427,15 +427,17 @@ def _is_map_style(source: Any) -> bool:
 
 
 def repeats_itself(source: Any) -> bool:
-    """Tell whether every pass through some data is known to be the same.
+    """Tell whether every pass through some data may be taken to be the same.
 
-    What an iterable, or the sampler of a loader, draws by itself goes on from pass to pass.
+    What an iterable, or the sampler of a loader, draws by itself goes on from pass to pass;
+    a function makes a new iterable each time.
     """
     if isinstance(source, Pipeline):
         return repeats_itself(source._source)
     if isinstance(source, Resumable):
         return source.is_restartable and not isinstance(source, SeededLoader)
-    return isinstance(source, Sequence | np.ndarray) or _is_map_style(source)
+    known = isinstance(source, Sequence | np.ndarray) or callable(source)
+    return known or _is_map_style(source)
 
 
 def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:

@@ -127,10 +127,16 @@ def test_wrong_values_of_an_all_numeric_frame_name_the_column(blobs):
         model.predict(frame.astype(object).assign(b="x"))
     with pytest.raises(ValueError, match="'c' holds infinity"):
         model.predict(frame.assign(c=np.inf))
-    columns = {name: frame[name] for name in reversed(frame.columns)}
+    # By position: Series are not joined by their index.
+    columns = {
+        name: frame[name].set_axis(frame.index[::-1]) if name == "b" else frame[name]
+        for name in reversed(frame.columns)
+    }
     np.testing.assert_array_equal(model.predict(columns), model.predict(frame))
     with pytest.raises(ValueError, match="(?s)missing.*- b\n"):
         model.predict({"a": X[:, 0]})
+    with pytest.raises(ValueError, match="must have the same number of rows"):
+        model.predict({**columns, "b": frame["b"][:9]})
     of_array = make(skest.DNNClassifier, max_iter=1).fit(X, y)
     with pytest.raises(TypeError, match="was fitted on an array; got a dictionary"):
         of_array.predict({"a": X[:, 0]})

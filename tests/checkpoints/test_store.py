@@ -128,7 +128,6 @@ def test_a_pointer_to_nothing_falls_back_to_the_highest_step(tmp_path, content, 
 # Permissions, and errors of the system
 
 
-@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
 def test_a_file_in_place_of_the_directory(tmp_path):
     file = tmp_path / "model"
     file.write_text("a note")
@@ -149,6 +148,7 @@ def test_checkpoints_of_tensorflow_are_left_alone(tmp_path):
     assert pointer.read_text().startswith("model_checkpoint_path")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="permissions of POSIX")
 def test_all_files_have_the_permissions_of_the_umask(tmp_path):
     before = os.umask(0o007)
     try:

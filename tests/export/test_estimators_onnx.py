@@ -303,16 +303,6 @@ def test_gaps_of_arrow_and_of_masks(tmp_path):
     assert_same(loaded.predict_proba(no_value), estimator.predict_proba(no_value))
 
 
-def test_numbers_that_overflow(tmp_path):
-    X = pd.DataFrame({"a": np.arange(40.0) % 9, "k": list("uv") * 20})
-    estimator = small(skest.LinearClassifier).fit(X, list("pqqq") * 10)
-    loaded = load(estimator.export(tmp_path))
-    for model, message in [(estimator, "'a' holds a number"), (loaded, "no number")]:
-        for predict in (model.predict, model.predict_proba):
-            with pytest.raises(ValueError, match=message):
-                predict(X.assign(a=1e39))
-
-
 def test_intervals_are_texts(tmp_path):
     X = table().assign(band=lambda X: pd.cut(X["rooms"], 3))
     estimator = small(skest.LinearClassifier).fit(X[["band"]], names())

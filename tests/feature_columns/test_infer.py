@@ -180,7 +180,7 @@ def test_a_threshold_in_time_is_seen_and_exported(rng, tmp_path):
 @pytest.mark.parametrize("make", [DNNRegressor, DNNLinearCombinedRegressor])
 def test_strings_of_whole_numbers_are_exported(rng, make, tmp_path):
     cells = rng.integers(100, 140, 600).astype(str).astype(object)
-    cells[1:7] = None, "", " ", "  ", "?", "NA"
+    cells[1:8] = None, "", " ", "  ", "?", " ?", "NA"
     X = pd.DataFrame({"code": cells, "other": rng.normal(size=600)})
     y = np.array([len(set(str(cell))) for cell in cells], dtype=float)
     model = make(max_iter=3, random_state=0).fit(X, y)

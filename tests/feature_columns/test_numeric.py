@@ -18,7 +18,11 @@ from skest import (
     DNNRegressor,
     LinearClassifier,
 )
-from skest.feature_columns import FeatureColumns, numeric_column
+from skest.feature_columns import (
+    FeatureColumns,
+    numeric_column,
+    piecewise_linear_column,
+)
 from skest.feature_columns.infer import (
     infer_feature_columns,
     with_feature_names,
@@ -204,16 +208,38 @@ def test_nothing_to_learn_from():
 
 
 @pytest.mark.parametrize(
-    "normalizer", ["auto", "standard", "robust", "quantile", "minmax", None]
+    "normalizer", ["auto", "standard", "robust", "quantile", "minmax"]
 )
-def test_an_element_without_numbers_is_zero(normalizer):
+def test_an_element_without_numbers_is_zero_for_good(normalizer):
     values = np.array([[1.0, NAN], [2.0, NAN], [4.0, NAN]])
     options = {"default_value": "mean", "indicate_missing": "auto"}
     column = numeric_column("x", shape=2, normalizer=normalizer, **options)
-    assert_array_equal(column.fit({"x": values}).transform({"x": values})[:, 1:], 0)
+    column.fit({"x": values})
+    later = np.array([[1.0, 5.0], [2.0, -1e30], [4.0, 0.0]])
     one = numeric_column("x", normalizer=normalizer, **options).fit({"x": values[:, 0]})
     expected = one.transform({"x": values[:, 0]})
-    assert_allclose(column.transform({"x": values})[:, :1], expected)
+    for X in (values, later):
+        found = column.transform({"x": X})
+        assert_array_equal(found[:, 1:], 0)
+        assert_allclose(found[:, :1], expected)
+    pieces = piecewise_linear_column(numeric_column("x", shape=2), "distinct:4")
+    found = pieces.fit({"x": values}).transform({"x": later})
+    assert found[:, :-1].any() and not found[:, -1].any()
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        numeric_column("x", shape=2, default_value="mean"),
+        numeric_column("x", shape=2, default_value="mean", normalizer=np.sqrt),
+        piecewise_linear_column(
+            numeric_column("x", shape=2), "distinct:4", None, "hat"
+        ),
+    ],
+)
+def test_an_element_without_numbers_and_scale_is_refused(column):
+    with pytest.raises(ValueError, match="Column 'x'.* has no numbers to learn"):
+        column.fit({"x": np.array([[1.0, NAN], [2.0, NAN]])})
 
 
 def frame(second):
