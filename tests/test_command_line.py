@@ -248,6 +248,21 @@ def test_blank_cells_of_a_target_are_gaps(home, capsys):
     assert answer(home, "evaluate blanks blanks.csv", capsys)["rows"] == 40
 
 
+def test_targets_as_they_are_written(home, capsys):
+    rows = "".join(f"{i},{i / 2 if i % 5 else '-'},\n" for i in range(50))
+    (home / "marks.csv").write_text(f"a,b\n{rows}")  # a comma behind each row
+    line = "train marks.csv --target b --model linear --quiet -o marks"
+    report = answer(home, line, capsys)
+    assert (report["task"], report["features"]) == ("regression", ["a"])
+    assert answer(home, "evaluate marks marks.csv", capsys)["rows"] == 40
+    rows = "".join(
+        f"{i},{'yes' if i % 2 else 'no'}{' ' * (i % 3)}\n" for i in range(50)
+    )
+    (home / "spaces.csv").write_text(f"a,b\n{rows}")
+    line = "train spaces.csv --target b --model baseline --quiet -o spaces"
+    assert answer(home, line, capsys)["classes"] == ["no", "yes"]
+
+
 def test_metrics_say_which_class_they_are_of(home, capsys):
     for line in ("evaluate model people.csv", "inspect model"):
         assert run(home, line) == 0

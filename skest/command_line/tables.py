@@ -14,6 +14,7 @@ import numpy as np
 
 from skest.core.checks import text_of
 from skest.core.files import explained, list_versions, write_file
+from skest.core.texts import NO_NUMBERS
 from skest.export.artifact import MANIFEST
 
 if TYPE_CHECKING:  # what tells of an export needs neither pandas nor joblib
@@ -90,13 +91,16 @@ def read_table(
             if path.lower().endswith(_PARQUET):
                 table = pd.read_parquet(path)
             else:
-                table = pd.read_csv(
-                    path,
-                    sep=separator,
-                    dtype=dict.fromkeys(strings, str),
+                options: dict[str, Any] = {
+                    "sep": separator,
+                    "dtype": dict.fromkeys(strings, str),
                     # Else types are guessed block by block: a column may hold "1" and 1.
-                    low_memory=False,
-                )
+                    "low_memory": False,
+                }
+                table = pd.read_csv(path, **options)
+                # Of rows that end with a separator, the first column became the index.
+                if table.shape[1] and table.iloc[:, -1].isna().all():
+                    table = pd.read_csv(path, index_col=False, **options)
         except ImportError:
             raise ImportError(
                 "Parquet files need pyarrow. Install it by `pip install pyarrow`."
@@ -152,14 +156,28 @@ def column_of(
 
 
 def target_of(table: "pd.DataFrame", name: str, option: str) -> "pd.Series":
-    """Return a column to predict, in which blank texts are gaps, as in features."""
+    """Return a column to predict, in which blank texts are gaps, as in features.
+
+    So are marks such as "?" and "-" among numbers.
+    """
     import pandas as pd
 
     y = column_of(table, name, option)
     # There are no blank numbers.
     if pd.api.types.is_numeric_dtype(y):
         return y
-    return y.mask(y.astype(str).str.strip() == "")
+    y = y.map(lambda cell: cell.strip() if isinstance(cell, str) else cell)
+    y = y.mask(y.astype(str) == "")
+    return y.mask(y.isin(NO_NUMBERS)) if are_written_numbers(y) else y
+
+
+def are_written_numbers(column: "pd.Series") -> bool:
+    """Tell whether all cells are numbers written as texts, or missing."""
+    from skest.feature_columns.parsed import are_numbers
+
+    distinct = column.dropna().unique()
+    are_texts = all(isinstance(cell, str) for cell in distinct)
+    return are_texts and are_numbers(np.asarray(distinct, dtype=object))
 
 
 def numbers_of(column: "pd.Series", option: str) -> "pd.Series":

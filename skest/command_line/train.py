@@ -202,6 +202,8 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
 
 
 def _task_of(y: pd.Series) -> str:
+    if tables.are_written_numbers(y):  # for there are marks of missing ones among them
+        y = pd.to_numeric(y)
     is_number = pd.api.types.is_numeric_dtype(y) and not pd.api.types.is_bool_dtype(y)
     if not is_number:
         return "classification"

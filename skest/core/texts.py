@@ -85,7 +85,11 @@ def is_missing_number(text: str) -> bool:
 
 
 #: What other programs write for True and False.
-OF_BOOLEANS = frozenset(("true", "false", "TRUE", "FALSE", "t", "f"))
+OF_BOOLEANS = frozenset(
+    form(word)
+    for word in ("true", "false", "t", "f", "yes", "no", "y", "n", "1", "0")
+    for form in (str, str.upper, str.title)
+) - {"True", "False"}
 
 #: The delimiter that stands for the words of a text.
 WORDS = r"\w+"

@@ -10,7 +10,14 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import warn
-from skest.core.texts import DATE, UNSPACED, WORDS, is_plain_number, split_text
+from skest.core.texts import (
+    DATE,
+    NO_NUMBERS,
+    UNSPACED,
+    WORDS,
+    is_plain_number,
+    split_text,
+)
 from skest.feature_columns.base import CategoricalColumn, FeatureColumn
 from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
@@ -81,12 +88,17 @@ _ID = re.compile(_LAST_WORD.format("id"))
 _IDS = re.compile(_LAST_WORD.format("id|code|zip|zipcode|postcode|postalcode"))
 
 _AMOUNT = (
-    r"\s*[-+(]?\s*(?!0\d)(?:\d+(?:[.,]\d+)?|\d{1,3}(?:[., ']\d{3})+(?:[.,]\d+)?)\s*"
+    r"\s*[-+(]?\s*(?!0\d)"
+    r"(?:\d+(?:[.,]\d+)?|\d{1,3}(?:[.,'\u2019\s]\d{3})+(?:[.,]\d+)?)\s*"
+)
+_CURRENCY = (
+    r"(?:[a-z]{0,2}[$€£¥₹]|rs\.?|kr|usd|eur|gbp|chf|jpy|inr|cny|brl|cad|aud|sek|nok|dkk"
+    r"|pln)"
 )
 _MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\\.?"
 # As "$1,234.50", "12 %", "51,3", "10:30", "31/12/2020 10:00" or "Jan 31, 2020".
 _FORMATTED = re.compile(
-    r"\s*[-+(]?\s*([$€£¥]\s*[-+]?\d[\d,. ]*|\d[\d,. ]*\s*[%$€£¥])\)?\s*"
+    rf"\s*[-+(]?\s*(?:{_CURRENCY}\s*[-+]?\d[\d,.\s]*|\d[\d,.\s]*(?:%|{_CURRENCY}))\)?\s*"
     rf"|{_AMOUNT}\)?\s*"
     r"|\s*\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*([ap]m)?\s*"
     r"|\s*(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{2,4})(\s.*)?"
@@ -206,7 +218,9 @@ def _columns(
         if not is_category and are_numbers(cells.distinct):
             number = _parsed(key, "number", dtype, kind)
             warn_of_calendar(key, pd.to_numeric(pd.Series(cells.distinct), "coerce"))
-            if not _may_name_things(cells.distinct, counts.sum()):
+            # As a category, "?" would be another thing than a gap, and 5 than "5".
+            has_marks = any(text.strip() in NO_NUMBERS for text in cells.distinct)
+            if has_marks or not _may_name_things(cells.distinct, counts.sum()):
                 return [number]
             names = _categories(table, key, kind, n_levels, is_single)
             return names if kind == "linear" else [number, *names]

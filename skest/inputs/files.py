@@ -305,7 +305,8 @@ def as_numpy(column: Any, name: str) -> Any:
     elif types.is_time(kind) or (types.is_nested(kind) and not _is_list(kind)):
         raise TypeError(
             f"Column {name!r} has the type {kind}, which no feature column reads. Leave it "
-            "out with 'columns', or write its parts as columns of their own."
+            "out with 'columns', write its parts as columns of their own, or read it as "
+            f"a string (in csv_input_fn column_types={{{name!r}: 'string'}})."
         )
     return column.to_numpy()
 

@@ -180,7 +180,7 @@ def test_a_threshold_in_time_is_seen_and_exported(rng, tmp_path):
 @pytest.mark.parametrize("make", [DNNRegressor, DNNLinearCombinedRegressor])
 def test_strings_of_whole_numbers_are_exported(rng, make, tmp_path):
     cells = rng.integers(100, 140, 600).astype(str).astype(object)
-    cells[1:8] = None, "", " ", "  ", "?", " ?", "NA"
+    cells[[1, 2, 3, 4]] = None, "", " ", "  "
     X = pd.DataFrame({"code": cells, "other": rng.normal(size=600)})
     y = np.array([len(set(str(cell))) for cell in cells], dtype=float)
     model = make(max_iter=3, random_state=0).fit(X, y)
@@ -195,6 +195,22 @@ def test_strings_of_whole_numbers_are_exported(rng, make, tmp_path):
             exported.predict(X.assign(code=text))
         with pytest.raises(ValueError, match="'code'"):
             model.predict(X.assign(code=text))
+
+
+def test_marks_among_whole_numbers_are_gaps_of_a_number(rng, tmp_path):
+    codes = rng.integers(100, 140, 300)
+    cells = codes.astype(str).astype(object)
+    cells[:40:4], cells[1:40:4] = "?", " NA"
+    X = pd.DataFrame({"code": cells})
+    model = DNNRegressor((8,), max_iter=2, random_state=0).fit(X, codes)
+    names = [column.name for column in model.feature_columns_.active]
+    assert names == ["code", "code_ple"]
+    exported = export.load(model.export(tmp_path))
+    gaps = pd.DataFrame({"code": ["?", "", None, " NA", "5.0"]})
+    for found in (model.predict(gaps), exported.predict(gaps).ravel()):
+        np.testing.assert_allclose(found[:4], found[0], rtol=1e-6)
+    # A file without marks has numbers.
+    assert model.predict(pd.DataFrame({"code": [5]}))[0] == pytest.approx(found[4])
 
 
 def test_free_text():
@@ -289,6 +305,9 @@ def test_what_may_tell_something_stays():
             "-{}.5°C",
             "({}.0)",
             "$-1,0{}.68",
+            "R$ 4,{}0",
+            "USD {}",
+            "{}\N{NO-BREAK SPACE}380",
         ),
         *("7:{}", "07:{}:00", "1:{} PM"),
         *(
