@@ -64,7 +64,8 @@ def infer_feature_columns(
     whole numbers that name things, in ``fit``   as numbers and as categories, too
     strings that all are numbers or missing      as numbers, unless one has a leading zero;
                                                  if they are whole and come again, which
-                                                 codes do, as categories, too
+                                                 codes do, as categories, too, but not
+                                                 where "?" and the like stand for gaps
     dates, also as strings in ISO form           seconds, and month, weekday, hour and day
                                                  of the year where they vary, as numbers
     strings, booleans, intervals, categories:
