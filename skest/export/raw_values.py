@@ -171,7 +171,15 @@ def _unmasked(values: Any) -> Any:
         return cells
     # NumPy would give a missing cell the last word of the dictionary.
     if hasattr(values, "dictionary_encode") and "dictionary" in str(values.type):
-        return values.to_pylist()
+        return _as_python(values)
+    return values
+
+
+def _as_python(values: Any) -> Any:
+    """Return a column, or a cell that is a list, of pandas, polars or Arrow as Python's."""
+    for convert in ("to_list", "to_pylist", "as_py"):
+        if hasattr(values, convert):
+            return getattr(values, convert)()
     return values
 
 
@@ -339,12 +347,9 @@ class Feature:
         return np.full(shape, "" if is_text else 0, object if is_text else self.dtype)
 
     def _items(self, cell: Any) -> list[Any]:
-        # Lists of polars and of Arrow.
-        for convert in ("to_list", "as_py"):
-            if hasattr(cell, convert):
-                cell = getattr(cell, convert)()
         if isinstance(cell, str):
             return self._parts(cell) if cell else []
+        cell = _as_python(cell)
         if isinstance(cell, list | tuple | np.ndarray):
             if self._delimiter is None:
                 return list(cell)
@@ -431,12 +436,12 @@ class Feature:
         # With gaps, pandas, polars and Arrow give floats for large integers, too.
         is_inexact = not is_float and array.dtype.kind == "f"
         is_inexact = is_inexact and bool((np.abs(array) >= _EXACT_INTEGERS).any())
-        for convert in ("to_list", "to_pylist"):
-            if is_inexact and hasattr(values, convert):
-                array = np.asarray(getattr(values, convert)(), dtype=object)
+        if is_inexact and not isinstance(values, np.ndarray):
+            values = _as_python(values)
+            array = np.asarray(values, dtype=object)
         try:
             if array.dtype.kind not in "biuf":
-                cells = array.astype(object)
+                cells = np.asarray(values, dtype=object)
                 numbers = [self._number(cell) for cell in cells.ravel().tolist()]
                 array = _objects(numbers, cells.shape)
             if not is_float:

@@ -20,12 +20,12 @@ from skest.feature_columns.statistics import (
     UniformMap,
     can_hold,
     distance_of_others,
+    empty_columns,
     is_finite,
     mean_and_scale,
     median_and_spread,
     smoothly_clipped,
     with_gaps,
-    without_empty,
 )
 from skest.feature_columns.table import Key, Table
 
@@ -276,19 +276,21 @@ class NumericColumn(DenseColumn):
         warn_of_merged(raw, self.dtype, self.key)
         values, missing = self._checked(raw, copy=False)
         learned: dict[str, Any] = {}
+        empty = empty_columns(missing, table)
         if self.indicate_missing == "auto":
             # An indicator of gaps that training lacks would keep an untrained weight.
             learned["indicated_"] = np.arange(0)
             if missing is not None:
-                # Nor does one of a gap in every row tell anything.
                 gaps = table.counted(missing).any(axis=0)
-                gaps &= table.counted(~missing).any(axis=0)
-                learned["indicated_"] = np.flatnonzero(gaps)
+                # Nor does one of a gap in every row tell anything.
+                learned["indicated_"] = np.flatnonzero(
+                    gaps if empty is None else gaps & ~empty
+                )
         # All need numbers: an empty column has no mean, and nothing to be scaled by.
         if self.default_value == "mean" or self.normalizer in _SCALERS:
-            if missing is not None:
-                self._check_present(table.counted(~missing))
-            values, missing, empty = without_empty(values, missing, table)
+            if missing is not None and empty is not None:
+                self._check_present(empty)
+                values, missing = np.where(empty, 0, values), missing & ~empty
             mean, scale = table.learned(
                 # The parts of a network have columns of the same numbers.
                 (
@@ -329,7 +331,7 @@ class NumericColumn(DenseColumn):
                 scales = np.array([median_and_spread(*e) for e in elements], np.float64)
             self._check_statistics(scales)
             learned["center_"], learned["scale_"] = scales.T.copy()
-        if "scale_" in learned and empty.any():
+        if "scale_" in learned and empty is not None:
             # Numbers that come later have nothing to be compared with.
             learned["scale_"] = np.where(empty, np.inf, learned["scale_"])
         return learned
@@ -349,12 +351,11 @@ class NumericColumn(DenseColumn):
         where = f", element {i}," if self.n_elements > 1 else ""
         return f"Column {self.key!r}{where}"
 
-    def _check_present(self, counted: np.ndarray) -> None:
-        is_empty = ~counted.any(axis=0)
+    def _check_present(self, empty: np.ndarray) -> None:
         # Of several elements, one may be 0 whatever comes later, if it is scaled.
-        if is_empty.all() or (is_empty.any() and self.normalizer not in _SCALERS):
+        if empty.all() or self.normalizer not in _SCALERS:
             raise EmptyColumnError(
-                f"{self._element(int(is_empty.argmax()))} has no numbers to learn a mean "
+                f"{self._element(int(empty.argmax()))} has no numbers to learn a mean "
                 "or range from. Leave the column out, or give numbers for "
                 "'default_value' and no 'normalizer'."
             )

@@ -16,10 +16,10 @@ from skest.feature_columns.base import TrainedColumn
 from skest.feature_columns.numeric import NumericColumn, OverNumeric
 from skest.feature_columns.statistics import (
     check_boundaries,
+    empty_columns,
     known_numbers,
     learned_edges,
     learned_starts,
-    without_empty,
 )
 from skest.feature_columns.table import Table
 
@@ -192,11 +192,14 @@ class PiecewiseLinearColumn(OverNumeric):
         if not isinstance(self.boundaries, str):
             return learned | {"edges_": self.edges}
         values, unknown = source.values(table)
-        _, _, empty = without_empty(values, unknown, table)
+        empty = empty_columns(unknown, table)
+        # What has no number at all, and other codes, are refused below.
+        if empty is None or empty.all() or self.encoding != "ple":
+            empty = np.zeros(source.n_elements, dtype=bool)
         known = np.ones(values.shape, bool) if unknown is None else ~unknown
         edges = []
         for element in range(source.n_elements):
-            if empty[element] and self.encoding == "ple":
+            if empty[element]:
                 # Whatever comes later is at the start of the one bin, which gives zeros.
                 edges.append(np.array([0, np.inf], self._float))
                 continue

@@ -398,34 +398,20 @@ class EmptyColumnError(ValueError):
     """What a column raises that has to learn from a table and finds no values there."""
 
 
-def without_empty(
-    values: np.ndarray, missing: np.ndarray | None, table: Any
-) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-    """Return numbers and gaps in which columns without a number are 0, unless all are.
+def empty_columns(missing: np.ndarray | None, table: Any) -> np.ndarray | None:
+    """Return which columns have no number in a row that counts, or None if all have.
 
     Parameters
     ----------
-    values : ndarray of shape (n_rows, n_columns)
-        Numbers.
     missing : ndarray of bool, shape (n_rows, n_columns), or None
-        Which are missing, if any are.
+        Which numbers are missing, if any are.
     table : Table
         Has the weights of the rows.
-
-    Returns
-    -------
-    values, missing
-        As they were given where there is no such column.
-    empty : ndarray of bool, shape (n_columns,)
-        The columns that are 0 now.
     """
-    empty = np.zeros(values.shape[1], dtype=bool)
     if missing is None:
-        return values, None, empty
-    found = ~table.counted(~missing).any(axis=0)
-    if found.all() or not found.any():
-        return values, missing, empty
-    return np.where(found, 0, values), missing & ~found, found
+        return None
+    empty: np.ndarray = ~table.counted(~missing).any(axis=0)
+    return empty if empty.any() else None
 
 
 def known_numbers(values: np.ndarray, known: np.ndarray, table: Any, key: Any) -> Known:

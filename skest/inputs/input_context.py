@@ -109,7 +109,7 @@ class InputContext:
         slice(1, None, 2)
         """
         rows = self.part_of(n_rows, "row")
-        own = np.arange(n_rows)[rows]
+        own = range(n_rows)[rows]
         others_have_more = len(own) * self.num_input_pipelines < n_rows
         if others_have_more and (len(own) + drop_last) % batch_size == 0:
             return np.append(own, own[0])

@@ -200,8 +200,10 @@ def shard_loader(
     # A subclass may batch rows by their length, say: then its batches are dealt out,
     # not its rows.
     is_known = type(index) is BatchSampler or index is rows
-    batches = (1, False) if index is rows else (index.batch_size, index.drop_last)
-    own: Any = _own_rows(rows, context, *batches) if is_known else None
+    own: Any = None
+    if is_known:
+        batches = (1, False) if index is rows else (index.batch_size, index.drop_last)
+        own = _own_rows(rows, context, *batches)
     if own is None:
         own = EveryNth(index, context)
     elif index is not rows:
