@@ -36,7 +36,7 @@ from skest import DNNClassifier
 results = check_estimator(
     DNNClassifier((16,), learning_rate=0.05, max_iter=40), on_skip=None
 )
-assert {{result["status"] for result in results}} == {{"passed"}}
+assert "failed" not in {{result["status"] for result in results}}
 ```
 
 Which checks there are depends on what an estimator says that it can do: take weights,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network for the Census income table, on a cluster: every task runs this script.
 
-Each task finds its role in the environment: ``SKEST_CONFIG``, or the variables of SLURM or
-torchrun. On one machine::
+Each task finds its role in the environment: ``SKEST_CONFIG``, or the variables of
+SLURM. On one machine::
 
     python -m skest.distributed.launch --workers 2 --ps 1 --evaluator \
         examples/cluster/train.py --model-dir model --data 'rows/*.parquet'

@@ -129,7 +129,8 @@ class SkestEstimator(
         groups : array-like of shape (n_samples,), default=None
             Such as the patient of each row. Of the rows to be held out, those of one group
             go together, so that training is judged by groups it has not seen. It takes six
-            trainings as constructed, where there are fewer than 1,000 groups.
+            trainings as constructed, where there are fewer than 1,000 groups. Without
+            rows to hold out it changes nothing.
 
         Returns
         -------
@@ -457,9 +458,6 @@ class SkestEstimator(
         # A RandomState gives another seed to each fit, as scikit-learn's estimators
         # take it.
         return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _batch_size(self, n_rows: int) -> int:
-        return min(int(self._chosen("batch_size")), n_rows)
 
     @property
     def _predict_batch_size(self) -> int:

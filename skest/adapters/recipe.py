@@ -49,7 +49,7 @@ _REASONS = {
     "early_stopping": "rows are held out from 60 rows on",
 }
 _PLAIN_REASONS = {
-    "batch_size": "200, or all rows if there are fewer",
+    "batch_size": "200 or all rows; about, so that the last is not small",
     "early_stopping": "rows are held out for tables of more than 10,000 rows",
 }
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
@@ -72,6 +72,24 @@ def budget_of(n_rows: float) -> dict[str, int]:
     n_epochs = round(_N_STEPS * batch_size / n_rows)
     n_epochs = min(max(n_epochs, _FEWEST_EPOCHS), _MOST_EPOCHS)
     return {"batch_size": batch_size, "max_iter": n_epochs}
+
+
+def without_small_last(batch_size: int, n_rows: int) -> int:
+    """Return a batch size like the given one whose last batch is at least half of it.
+
+    A step follows the mean of its batch: the only row of a last one would have the
+    weight of a whole batch.
+
+    Examples
+    --------
+    >>> from skest.adapters.recipe import without_small_last
+    >>> without_small_last(200, 2000), without_small_last(200, 2001)
+    (200, 182)
+    """
+    size = -(-n_rows // -(-n_rows // batch_size))
+    while 0 < n_rows % size < size / 2:
+        size += 1
+    return size
 
 
 def auto_epochs(model: "AutoParameters", n_rows: int) -> int:
@@ -209,6 +227,13 @@ class AutoParameters(TrainingParameters):
         if others or not is_alone:
             return 1
         return _N_FOLDS if self.validation_fraction * n_rows < _FEWEST_HELD_OUT else 1
+
+    def _batch_size(self, n_rows: int) -> int:
+        """Return the size of batches of so many rows."""
+        size = min(int(self._chosen("batch_size")), n_rows)
+        # Where the rate does not fall to zero in the end, as in the recipe.
+        is_plain = _auto(self.batch_size) and not self._has_schedule
+        return without_small_last(size, n_rows) if is_plain else size
 
     def _ends(self, n_epochs: int) -> Sequence[int]:
         """Return the epochs after which the schedule lets training end."""

@@ -342,9 +342,10 @@ class WarmStartSettings:
     ----------
     ckpt_to_initialize_from : str, path, Checkpoint or Estimator
         The source: a directory of a checkpoint, of checkpoints (a ``model_dir``, of which
-        the latest is taken), of an export or of its versions (of which the newest is
-        taken), or a trained `skest.Estimator`. Estimators with ``fit`` also take a fitted
-        one, and know then which columns and classes its variables stand for.
+        the latest is taken), of an export with ``format="checkpoint"`` or of its
+        versions (of which the newest is taken), or a trained `skest.Estimator`.
+        Estimators with ``fit`` also take a fitted one, and know then which columns and
+        classes its variables stand for.
     vars_to_warm_start : str, sequence of str or None, default=".*"
         The variables: a regular expression, which must match the beginning of their names
         (`skest.Estimator.get_variable_names`), or a list of names and of such
@@ -590,5 +591,6 @@ def _checkpoint_path(path: Path) -> Path:
             return version
     raise ValueError(
         f"There is no checkpoint to warm-start from at {str(path)!r}. Give the directory "
-        "of a checkpoint, a model_dir with one, or what Estimator.export returned."
+        "of a checkpoint, a model_dir with one, or what "
+        "Estimator.export(..., format='checkpoint') returned."
     )

@@ -81,7 +81,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add(
         "--task",
         choices=["classification", "regression"],
-        help="by default strings, and numbers of at most 20 kinds, are classes",
+        help="by default strings, and whole numbers of at most 20 kinds, are classes",
     )
     add(
         "--holdout",

@@ -492,6 +492,8 @@ class FittedPart:
         self.name = name
 
     def __get__(self, column: Any, owner: type | None = None) -> Any:
+        if column is None:
+            return self
         fitted = vars(column).get(f"{self.name}_")
         return getattr(column, self.name) if fitted is None else fitted
 

@@ -119,8 +119,12 @@ class SharedEmbeddingColumn(EmbeddingColumn):
 
     Parameters
     ----------
+    categorical_columns, dimension, combiner, initializer
+        See `shared_embeddings`.
     position : int
         Which of the categorical columns this one embeds.
+    shared_embedding_collection_name, max_norm, trainable
+        See `shared_embeddings`.
 
     Attributes
     ----------

@@ -244,7 +244,8 @@ return_train_score
         the ensemble then, and its ``single_`` what else it would be.
     time_limit : float, default=None
         Seconds after which the search ends as by Ctrl-C, estimators of skest at the end of
-        an epoch. The refit, and the choice of the ensemble, come on top.
+        an epoch. The refit, and the choice of the ensemble, come on top. If no candidate
+        is done by then, ``fit`` raises TimeoutError.
 
     Attributes
     ----------

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fit that `max_iter` ended says so, where improvement was to end it."""
+"""How a fit ends that improvement was to end, and what it says if `max_iter` did."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Ridge
+from sklearn.metrics import root_mean_squared_error
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
 
 import skest
 from skest.exceptions import NanLossDuringTrainingError
@@ -44,6 +49,26 @@ def test_no_warning_where_it_ends_as_it_was_meant_to():
         {"partial": True},
     ]:
         fit(**settings)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_linear_regression_is_as_good_as_least_squares(seed):
+    n_train = 2001  # a last batch of a single row would weigh it as much as 200
+    random = np.random.default_rng(seed)
+    levels = random.integers(12, size=(3000, 6))
+    X = "c" + pd.DataFrame(levels.astype(str)).add_prefix("x")
+    effects = random.normal(size=(6, 12))
+    y = effects[np.arange(6), levels].sum(1) + 0.5 * random.normal(size=3000)
+    ours, theirs = (
+        root_mean_squared_error(
+            y[n_train:], m.fit(X[:n_train], y[:n_train]).predict(X[n_train:])
+        )
+        for m in (
+            skest.LinearRegressor(random_state=seed),
+            make_pipeline(OneHotEncoder(), Ridge()),
+        )
+    )
+    assert ours < 1.01 * theirs
 
 
 @pytest.mark.parametrize("estimator", [skest.DNNClassifier, skest.DNNRegressor])
