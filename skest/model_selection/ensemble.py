@@ -347,7 +347,8 @@ def greedy_ensemble(
     judge : callable or None
         The scorer of the search; of several scores, that of `name` counts.
     """
-    candidates = _comparable(candidates)
+    by_number = _comparable(candidates)
+    numbers, candidates = list(by_number), list(by_number.values())
     classifies = candidates and is_classifier(candidates[0][0]["estimator"])
     classes = np.unique(np.asarray(in_numpy_type(y))) if classifies else None
     # Columns of probabilities must mean the same in all members.
@@ -405,25 +406,31 @@ def greedy_ensemble(
         for k in splits:
             # Or the fit below would train it anew.
             model = FrozenEstimator(candidates[i][k]["estimator"])
-            members.append((f"candidate {i}, split {k}", model))
+            members.append((f"candidate {numbers[i]}, split {k}", model))
             weights.append(float(counts[i]))
     kind = EnsembleRegressor if classes is None else EnsembleClassifier
     # The fit trains nothing: it learns the classes.
     return kind(members, weights=weights).fit(X, y), float(np.mean(by_split))
 
 
-def _comparable(candidates: Sequence[Any]) -> list[Any]:
-    """Return the candidates without errors that were tested on the rows of the last."""
+def _comparable(candidates: Sequence[Any]) -> dict[int, Any]:
+    """Return those that can be averaged and were tested on the rows of the last."""
     # Rounds of a halving search by n_samples are tested on different rows.
     tests = [part["test"] for part in candidates[-1]]
-    return [
-        parts
-        for parts in candidates
+    return {
+        number: parts
+        for number, parts in enumerate(candidates)
         if all(
-            part["fit_error"] is None and np.array_equal(part["test"], test)
+            part["fit_error"] is None
+            and np.array_equal(part["test"], test)
+            and _can_be_averaged(part["estimator"])
             for part, test in zip(parts, tests, strict=True)
         )
-    ]
+    }
+
+
+def _can_be_averaged(estimator: Any) -> bool:
+    return not is_classifier(estimator) or hasattr(estimator, "predict_proba")
 
 
 def _knows(part: Mapping[str, Any], classes: NDArray[Any]) -> bool:

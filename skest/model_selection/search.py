@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any, Self
 
+import numpy as np
 from sklearn import model_selection
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.pipeline import Pipeline
@@ -57,7 +58,10 @@ def _constructor(**changed: Any) -> Callable[[type], type]:
         signature = inspect.Signature([*inherited, *added])
 
         def construct(self: Any, *args: Any, **kwargs: Any) -> None:
-            given = signature.bind(self, *args, **kwargs)
+            try:
+                given = signature.bind(self, *args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{type(self).__name__}.__init__() {error}") from None
             given.apply_defaults()
             # scikit-learn's constructor knows nothing of them.
             vars(self).update({n: given.arguments.pop(n) for n in _ADDED_DEFAULTS})
@@ -199,7 +203,9 @@ class _Search:
         elif isinstance(judge, Mapping):
             judge = judge[name]
         scorer = None if by_loss else judge
-        rounds = _ROUNDS if self.ensemble is True else int(self.ensemble)
+        rounds = (
+            _ROUNDS if isinstance(self.ensemble, bool | np.bool_) else self.ensemble
+        )
         # As the search itself has done: labels may be a list.
         X, y = indexable(X, y)
         try:
@@ -327,7 +333,7 @@ class _HalvingSearch(_Search):
             _, last = getattr(self.estimator, "steps", [("", self.estimator)])[-1]
             is_ours = isinstance(last, AutoParameters)
             if is_ours and number == "auto" and self._resource_to_go_on():
-                number = auto_epochs(last, _num_samples(y))
+                number = auto_epochs(last, _num_samples(X if y is None else y))
             if self.resource in params and not isinstance(number, Integral):
                 raise ValueError(
                     f"max_resources='auto' is the number of the parameter "

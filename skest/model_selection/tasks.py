@@ -221,7 +221,8 @@ class Tasks(ParallelBackendBase):
         # Any result shows what keys those of tasks left out must have.
         self._example = task.result = result
         if self._keep:
-            result["test"] = task.given["test"]
+            test = np.asarray(task.given["test"])
+            result["test"] = np.flatnonzero(test) if test.dtype == bool else test
         if not isinstance(result, dict):
             return
         if result["fit_error"] and task.parameters:
@@ -235,7 +236,8 @@ class Tasks(ParallelBackendBase):
         if isinstance(self.stopped, TimeoutError):
             return TimeoutError(
                 f"{self.stopped}, and not one candidate is done on all splits. Give it "
-                "more seconds, or let trainings be shorter, by 'max_iter' or fewer splits."
+                "more seconds (processes of n_jobs take several to start), or let "
+                "trainings be shorter, by 'max_iter' or fewer splits."
             )
         return self.stopped or KeyboardInterrupt()
 
@@ -277,8 +279,13 @@ def _can_go_on(estimator: Any) -> bool:
 
     Others, such as HistGradientBoosting, take it for the number of all iterations.
     """
-    last = estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
-    return isinstance(last, SkestEstimator)
+    last = _last_step(estimator)
+    # Each training would have `max_steps` of its own.
+    return isinstance(last, SkestEstimator) and last.max_steps is None
+
+
+def _last_step(estimator: Any) -> Any:
+    return estimator.steps[-1][1] if isinstance(estimator, Pipeline) else estimator
 
 
 def _copied(estimator: Any) -> Any:
@@ -297,6 +304,9 @@ def _go_on(call: Callable[[], Any], estimator: Any, resource: str, n_more: int) 
     fit = estimator.fit
 
     def go_on(*args: Any, **kwargs: Any) -> Any:
+        # The candidate may have put a new one in the place of what was trained.
+        if not _last_step(estimator).__sklearn_is_fitted__():
+            return fit(*args, **kwargs)
         own = {name: estimator.get_params()[name] for name in (switch, resource)}
         try:
             estimator.set_params(**{switch: True, resource: n_more})

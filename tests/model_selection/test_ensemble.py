@@ -11,11 +11,11 @@ from sklearn.cluster import KMeans
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.ensemble import VotingClassifier, VotingRegressor
 from sklearn.exceptions import DataConversionWarning
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeClassifier
 from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.model_selection import KFold
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
@@ -146,6 +146,20 @@ def test_failed_candidates_and_rare_classes(table):
         GridSearchCV(
             MODEL, {}, cv=[(np.arange(100), np.arange(100, 150))], ensemble=2
         ).fit(X, y)
+
+
+def test_members_have_the_numbers_of_their_candidates(table):
+    X, y = table
+    first = np.arange(150) < 75
+    masks = [(first, ~first), (~first, first)]
+    pipeline = Pipeline([("model", MODEL)])
+    # One fails, and one has no probabilities.
+    grid = [{"model__hidden_units": ["x", (8,)]}, {"model": [RidgeClassifier()]}]
+    with pytest.warns(UserWarning):
+        search = GridSearchCV(pipeline, grid, cv=masks, ensemble=np.True_)
+        search.fit(X[["number"]], y)
+    names = [name for name, _ in search.best_estimator_.estimators]
+    assert names == ["candidate 1, split 0", "candidate 1, split 1"]
 
 
 def needs_epochs(model, X, y):

@@ -360,6 +360,26 @@ def test_epochs_go_on_instead_of_beginning_anew(cancer):
     assert found.fit(*cancer).best_params_[resource] == 4
 
 
+@pytest.mark.parametrize(
+    "model, grid",
+    [  # a new network in each iteration; a training that has its steps
+        (make_pipeline(MODEL), {"dnnclassifier": [MODEL]}),
+        (make_pipeline(clone(MODEL).set_params(max_steps=9)), {}),
+    ],
+    ids=["network in the grid", "max_steps"],
+)
+def test_what_cannot_go_on_begins_anew(model, grid, cancer):
+    grid = {"dnnclassifier__learning_rate": [0.001, 0.01], **grid}
+    options = {"max_resources": 4, "min_resources": 2, "factor": 2, "cv": 2}
+    options |= {"resource": "dnnclassifier__max_iter", "refit": False}
+    ours, theirs = (
+        search(model, grid, **options).fit(*cancer)
+        for search in (HalvingGridSearchCV, model_selection.HalvingGridSearchCV)
+    )
+    assert ours.n_resources_ == [2, 4]
+    assert_same_results(ours.cv_results_, theirs.cv_results_)
+
+
 def test_halving_knows_the_number_of_epochs_or_asks(cancer):
     with pytest.raises(ValueError, match="resource='dnnclassifier__max_iter'"):
         HalvingGridSearchCV(make_pipeline(StandardScaler(), MODEL), RATES).fit(*cancer)
