@@ -364,7 +364,7 @@ def test_epochs_go_on_instead_of_beginning_anew(cancer):
     "model, grid",
     [  # a new network in each iteration; a training that has its steps
         (make_pipeline(MODEL), {"dnnclassifier": [MODEL]}),
-        (make_pipeline(clone(MODEL).set_params(max_steps=9)), {}),
+        (make_pipeline(clone(MODEL).set_params(max_steps=2)), {}),
     ],
     ids=["network in the grid", "max_steps"],
 )
