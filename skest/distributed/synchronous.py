@@ -116,13 +116,6 @@ class DataParallelReplica(SynchronousReplica):
 
     def make_step(self, run: Run, make: Callable[..., loop.Step]) -> loop.Step:
         """Return what takes a step together with the others."""
-        return self._step(run)
-
-    def make_watched_step(self, run: Run) -> loop.WatchedStep:
-        """Return the same for steps of which hooks want the gradients."""
-        return self._step(run)
-
-    def _step(self, run: Run) -> Callable[..., Tensor]:
         return functools.partial(
             loop.train_step, run.spec, compute=self._compute_gradients
         )
@@ -305,13 +298,8 @@ class LocalSGDReplica(SynchronousReplica):
 
     def make_step(self, run: Run, make: Callable[..., loop.Step]) -> loop.Step:
         """Return what takes a step as in one process, and averages if it is time."""
-        return self._synchronized(run, make())
+        step = make()
 
-    def make_watched_step(self, run: Run) -> loop.WatchedStep:
-        """Return the same for steps of which hooks want the gradients."""
-        return self._synchronized(run, functools.partial(loop.train_step, run.spec))
-
-    def _synchronized(self, run: Run, step: Callable[..., Tensor]) -> Any:
         def take(*args: Any) -> Tensor:
             loss = step(*args)
             is_time = (run.global_step + 1) % self.sync_every == 0

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -105,8 +105,9 @@ def reset_gradients(optimizer: Optimizer) -> None:
 #: Why a training stopped that nobody stopped.
 INPUT_ENDED = "the input ended"
 
-Step: TypeAlias = Callable[[Any, Any], Tensor]
-WatchedStep: TypeAlias = Callable[[Any, Any, Callable[[], None]], Tensor]
+#: ``step(features, labels, after_backward=None)``, as `train_step` has them; recorded
+#: steps take the first two only.
+Step: TypeAlias = Callable[..., Tensor]
 
 
 def train_loop(
@@ -134,7 +135,7 @@ def train_loop(
         counts all of them, and waits for others after the last one.
     """
     run.network.train()
-    watched_step = replica.make_watched_step(run)
+    watched_step = replica.make_step(run, partial(eager_step, run.spec))
     watching = [hook for hook in hooks if hook.watches_gradients]
     for hook in hooks:
         hook.begin(run)
@@ -204,7 +205,7 @@ def train_step(
     labels: Any,
     after_backward: Callable[[], None] | None = None,
     compute: Callable[[EstimatorSpec, Any, Any], Tensor] | None = None,
-    update: Callable[[EstimatorSpec], None] | None = None,
+    update: "Update | None" = None,
 ) -> Tensor:
     """Update the variables with one batch.
 
@@ -265,27 +266,13 @@ def clip_trained(spec: EstimatorSpec) -> None:
         clip_gradients(trained_parameters(spec), spec.clip_norm)
 
 
-class Halves(NamedTuple):
-    """What the code of a model does in a step, as `train_step` takes it.
-
-    Parameters
-    ----------
-    compute : callable, default=compute_gradients
-        ``compute(spec, features, labels) -> loss``.
-    update : callable, default=apply_gradients
-        ``update(spec)``.
-    """
-
-    compute: Callable[[EstimatorSpec, Any, Any], Tensor] = compute_gradients
-    update: Callable[[EstimatorSpec], None] = apply_gradients
-
-    def eager(self, spec: EstimatorSpec) -> Step:
-        """Return what takes steps by calling them."""
-        return partial(train_step, spec, compute=self.compute, update=self.update)
+#: ``update(spec)`` does what `apply_gradients` does, or leaves it to others.
+Update: TypeAlias = Callable[[EstimatorSpec], None]
 
 
-#: Those of a model whose variables are here.
-LOCAL = Halves()
+def eager_step(spec: EstimatorSpec, update: Update = apply_gradients) -> Step:
+    """Return what takes steps by the code of the model."""
+    return partial(train_step, spec, update=update)
 
 
 def trained_parameters(spec: EstimatorSpec) -> dict[Tensor, None]:
@@ -377,7 +364,8 @@ class Replica:
     def make_step(self, run: Run, make: Callable[..., Step]) -> Step:
         """Return what takes the steps; `make` returns what does so in one process.
 
-        ``make(halves=...)`` does so with other `skest.engine.loop.Halves` of a step.
+        Called twice: for the steps of which hooks want the gradients, `make` is
+        `eager_step`. ``make(update=...)`` does another thing with gradients.
         """
         return make()
 
@@ -386,10 +374,6 @@ class Replica:
     ) -> Iterator[tuple[Any, Any]]:
         """Return the batches to train on, of those of this process."""
         return batches
-
-    def make_watched_step(self, run: Run) -> WatchedStep:
-        """Return what takes the steps of which hooks want the gradients."""
-        return partial(train_step, run.spec)
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step, after this process has taken one more step."""

@@ -180,12 +180,7 @@ class AsyncReplica(loop.Replica):
         read by ids that the batch does not have as they are, steps stay eager: to look
         for rows that are missing depends on data, which the recording tells.
         """
-        gradients = make(halves=loop.Halves(loop.compute_gradients, _leave_to_servers))
-        return functools.partial(self._step, run, gradients)
-
-    def make_watched_step(self, run: Run) -> loop.WatchedStep:
-        """Return what takes a step and shows its gradients before they are sent."""
-        gradients = functools.partial(loop.compute_gradients, run.spec)
+        gradients = make(update=_leave_to_servers)
         return functools.partial(self._step, run, gradients)
 
     def steps_taken(self, run: Run) -> int:

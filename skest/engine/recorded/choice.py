@@ -18,7 +18,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from skest.core.random import is_known_code
-from skest.engine.loop import LOCAL, Halves, Step, trained_parameters
+from skest.engine import loop
 from skest.engine.recorded.cuda_graph import CudaGraphProgram
 from skest.engine.recorded.inference import Inference, has_hooks_of_all_modules
 from skest.engine.recorded.program import Program
@@ -50,8 +50,8 @@ def make_step(
     n_steps: int | None,
     *,
     has_table: bool = False,
-    halves: Halves = LOCAL,
-) -> Step:
+    update: loop.Update = loop.apply_gradients,
+) -> loop.Step:
     """Return what takes the training steps.
 
     Parameters
@@ -66,15 +66,15 @@ def make_step(
         How many steps there may be; None if that is not known.
     has_table : bool, default=False
         Whether all batches are rows of one table.
-    halves : Halves, default=LOCAL
-        The eager step.
+    update : callable, default=apply_gradients
+        The second half of an eager step.
 
     Returns
     -------
     callable
         ``step(features, labels) -> loss``.
     """
-    eager = halves.eager(spec)
+    eager = loop.eager_step(spec, update)
     is_asked_for = execution == "graph"
     # `n_steps` is an upper bound: hooks may stop before.
     is_short = n_steps is not None and n_steps < _WORTH_RECORDING
@@ -90,17 +90,17 @@ def make_step(
         return eager
     # Optimizers make their slots in the first step.
     # What a step needs from servers may be known from the third one on only.
-    first = 1 if halves is LOCAL else 2
-    is_on_gpu = any(p.device.type == "cuda" for p in trained_parameters(spec))
+    first = 1 if update is loop.apply_gradients else 2
+    is_on_gpu = any(p.device.type == "cuda" for p in loop.trained_parameters(spec))
     return GraphStep(
         spec,
         eager_steps=_EAGER_STEPS if n_steps is None and not is_asked_for else first,
         report=report,
-        with_update=_is_update_fixed(spec, hooks, halves),
+        with_update=update is loop.apply_gradients and _is_update_fixed(spec, hooks),
         program=CudaGraphProgram if is_on_gpu else Program,
         has_table=has_table,
         n_steps=n_steps,
-        halves=halves,
+        update=update,
     )
 
 
@@ -179,7 +179,7 @@ def reason_to_stay_eager(
     # From what is quick to find to what takes a walk through all that a step calls.
     if (reason := _obstacle(spec)) is not None:
         return reason
-    for parameter in trained_parameters(spec):
+    for parameter in loop.trained_parameters(spec):
         # They are Python in the middle of the backward pass.
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
             return "a parameter has hooks for its gradient"
@@ -228,16 +228,13 @@ def _obstacle_in_steps(spec: EstimatorSpec, hooks: Iterable[Hook]) -> str | None
     return _obstacle(spec)
 
 
-def _is_update_fixed(
-    spec: EstimatorSpec, hooks: Iterable[Hook], halves: Halves
-) -> bool:
+def _is_update_fixed(spec: EstimatorSpec, hooks: Iterable[Hook]) -> bool:
     """Tell whether an update is the same in every step, and nobody sees its gradients.
 
     Otherwise the optimizers take their steps, with the options that they have by then.
     """
     return (
-        halves.update is LOCAL.update
-        and all(map(_is_known, (*_rules(spec), *_code_around(spec, hooks))))
+        all(map(_is_known, (*_rules(spec), *_code_around(spec, hooks))))
         and not any(isinstance(hook, LRScheduleHook) for hook in hooks)
         and not any(map(has_step_hooks, _rules(spec)))
         # Last, because it changes the optimizers.

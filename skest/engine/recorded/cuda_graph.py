@@ -36,7 +36,7 @@ class _OwnStreams(threading.local):
 _own_streams = _OwnStreams()
 
 
-class CudaGraphProgram:
+class CudaGraphProgram(Program):
     """A step as a CUDA graph; otherwise as `skest.engine.recorded.program.Program`.
 
     The first steps are those of a `Program`, on a stream of their own. Then one is
@@ -72,8 +72,7 @@ class CudaGraphProgram:
         kept: Sequence[Value],
         storages: Storages,
     ) -> None:
-        self._program = Program(inputs, calls, outputs, kept, storages)
-        self.places = self._program.places
+        super().__init__(inputs, calls, outputs, kept, storages)
         # Known before the first step: warm-ups would be for nothing.
         self.obstacle = reason_not_to_capture(inputs, calls)
         self._n_outputs = len(outputs)
@@ -85,7 +84,7 @@ class CudaGraphProgram:
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Take the step with a batch and return the outputs, and more; see `places`."""
         if self.obstacle is not None:
-            return self._program(*inputs)
+            return super().__call__(*inputs)
         with torch.cuda.device(inputs[0].device):
             if self._warm_ups_left:
                 self._warm_ups_left -= 1
@@ -94,7 +93,7 @@ class CudaGraphProgram:
             if self._graph is None:
                 self._capture(inputs)
             if self.obstacle is not None:
-                return self._program(*inputs)
+                return super().__call__(*inputs)
             return self._replayed(inputs)
 
     def _on_side_stream(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -102,7 +101,7 @@ class CudaGraphProgram:
         side = _own_streams.on(inputs[0].device)
         side.wait_stream(current)
         with torch.cuda.stream(side):
-            returned = self._program(*inputs)
+            returned = super().__call__(*inputs)
         current.wait_stream(side)
         # Their memory is the side stream's, and they are used on this one. Others may have
         # the same side stream: there are 32, which PyTorch gives out in turn.
@@ -122,7 +121,7 @@ class CudaGraphProgram:
                 stream=_own_streams.on(inputs[0].device),
                 capture_error_mode="thread_local",
             ):
-                self._returned = self._program(*self._inputs)
+                self._returned = super().__call__(*self._inputs)
         except RuntimeError as error:
             self.obstacle = f"{type(error).__name__} when a step was captured"
             # Memory of a graph that is not there would never be given back.
@@ -167,7 +166,7 @@ def reason_not_to_capture(inputs: Sequence[Value], calls: Sequence[Call]) -> str
     >>> x = torch.ones(2)
     >>> with Recorder([x]) as recorder:
     ...     y = x + 1
-    >>> reason_not_to_capture(recorder.recording.inputs, recorder.recording.calls)
+    >>> reason_not_to_capture(recorder.inputs, recorder.calls)
     'it computes on cpu'
     """
     of_calls = [v for call in calls for v in (*call.arguments, *call.results)]

@@ -200,7 +200,7 @@ def _row_program(
     recorder, returned = record(_N_ROWS)
     other, other_returned = record(_OTHER_N_ROWS)
     functions, of_single = (
-        [call.function for call in r.recording.calls] for r in (recorder, single)
+        [call.function for call in r.calls] for r in (recorder, single)
     )
     program = _program(recorder, values_in(returned), _N_ROWS)
     of_other = _program(other, values_in(other_returned), _OTHER_N_ROWS)
@@ -211,12 +211,11 @@ def _row_program(
 
 def _program(recorder: Recorder, outputs: list[Value], n_rows: int) -> Program:
     """Return the recorded operations as a program of the tensors and `n_rows`."""
-    recording = recorder.recording
-    if recording.obstacle is not None:
-        raise NotRecordableError(recording.obstacle)
+    if recorder.obstacle is not None:
+        raise NotRecordableError(recorder.obstacle)
     size = Value(torch.empty(0), "input")  # the number of rows, wherever it occurs
     calls = []
-    for call in rewritten(recording.calls):
+    for call in rewritten(recorder.calls):
         # A size made of it, as rows times columns, stays a number: the programs differ.
         args, kwargs = map_leaves(
             (call.args, call.kwargs), int, lambda i: size if i == n_rows else i
@@ -226,7 +225,7 @@ def _program(recorder: Recorder, outputs: list[Value], n_rows: int) -> Program:
     # Of tables that nobody trains any more, a sum over rows is taken once.
     calls, outputs = simplified(calls, outputs, storages, is_training=False)
     _check_repeatable(calls, outputs, storages)
-    inputs = [*recording.inputs, size]
+    inputs = [*recorder.inputs, size]
     return Program(inputs, calls, outputs, [], storages, reserve=False)
 
 

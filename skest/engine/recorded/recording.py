@@ -2,7 +2,7 @@
 """The operations of a step, recorded while it runs."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -117,25 +117,6 @@ class Call:
         return is_of_others or torch.Tag.nondeterministic_seeded in self.function.tags
 
 
-@dataclass
-class Recording:
-    """The operations of a step in their order.
-
-    Attributes
-    ----------
-    inputs : list of Value
-        The tensors of the batch.
-    calls : list of Call
-        What was done.
-    obstacle : str or None
-        Why the operations do not hold for other batches, if they don't.
-    """
-
-    inputs: list[Value]
-    calls: list[Call] = field(default_factory=list)
-    obstacle: str | None = None
-
-
 class Recorder(DispatchMode):
     """Carries out tensor operations and records them.
 
@@ -150,8 +131,12 @@ class Recorder(DispatchMode):
 
     Attributes
     ----------
-    recording : Recording
-        What was recorded until now.
+    inputs : list of Value
+        The tensors of the batch.
+    calls : list of Call
+        What was done until now, in its order.
+    obstacle : str or None
+        Why the operations do not hold for other batches, if they don't.
 
     Examples
     --------
@@ -160,7 +145,7 @@ class Recorder(DispatchMode):
     >>> x = torch.ones(2)
     >>> with Recorder([x]) as recorder:
     ...     y = (x + 1).sum()
-    >>> [call.function.name() for call in recorder.recording.calls]
+    >>> [call.function.name() for call in recorder.calls]
     ['aten::add.Tensor', 'aten::sum']
     """
 
@@ -171,7 +156,9 @@ class Recorder(DispatchMode):
         # Holds every tensor, so that no two have the same id.
         self._values = {id(tensor): Value(tensor, "input") for tensor in inputs}
         self._memory = {storage_of(tensor) for tensor in inputs} - {None}
-        self.recording = Recording([self._values[id(tensor)] for tensor in inputs])
+        self.inputs = [self._values[id(tensor)] for tensor in inputs]
+        self.calls: list[Call] = []
+        self.obstacle: str | None = None
 
     def value_of(self, tensor: Tensor) -> Value:
         """Return the value that stands for a tensor."""
@@ -225,7 +212,7 @@ class Recorder(DispatchMode):
             self._note("needs autograd", func)
         results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
         call = Call(func, named_args, named_kwargs, results)
-        self.recording.calls.append(call)
+        self.calls.append(call)
         # Often through a view, such as that of nn.Flatten.
         if any(
             value.kind == "input" or storage_of(value.tensor) in self._memory
@@ -242,7 +229,7 @@ class Recorder(DispatchMode):
         source = Value(tensor.clone(), "constant")  # the other one may be changed
         # A clone: the step may write to it, and the next one needs the numbers again.
         args, result = (source,), self._named(made, "result")
-        self.recording.calls.append(Call(_aten.clone.default, args, {}, result))
+        self.calls.append(Call(_aten.clone.default, args, {}, result))
         return made
 
     def _look_instead(
@@ -255,12 +242,12 @@ class Recorder(DispatchMode):
             self._note(_CHANGES_SHAPE, function)
         before.tensor = tensor.detach()  # keeps its shape
         after = self._values[id(tensor)] = Value(tensor, before.kind)
-        self.recording.calls.append(Call(view or function, args, kwargs, after))
+        self.calls.append(Call(view or function, args, kwargs, after))
 
     def _note(self, obstacle: str, function: Any = None) -> None:
-        if self.recording.obstacle is None:
+        if self.obstacle is None:
             who = "" if function is None else f"'{function.name()}' "
-            self.recording.obstacle = who + obstacle
+            self.obstacle = who + obstacle
 
     def _named(self, tensor: Tensor, kind: str) -> Value:
         return self._values.setdefault(id(tensor), Value(tensor, kind))

@@ -446,7 +446,7 @@ def quicker_on_cpu(calls: Sequence[Call]) -> list[Call]:
     >>> ids, table = torch.tensor([2, 0]), torch.arange(3.0)[:, None]
     >>> with Recorder([ids]) as recorder:
     ...     rows = torch.nn.functional.embedding(ids, table)
-    >>> [call.function.name() for call in quicker_on_cpu(recorder.recording.calls)]
+    >>> [call.function.name() for call in quicker_on_cpu(recorder.calls)]
     ['aten::squeeze.dim', 'aten::index_select', 'aten::unsqueeze']
     """
     written: list[Call] = []
@@ -482,7 +482,7 @@ def with_tensors_for_numbers(calls: Sequence[Call]) -> list[Call]:
     >>> x = torch.ones(2)
     >>> with Recorder([x]) as recorder:
     ...     y = x * 0.5
-    >>> (call,) = with_tensors_for_numbers(recorder.recording.calls)
+    >>> (call,) = with_tensors_for_numbers(recorder.calls)
     >>> call.args[1].tensor
     tensor(0.5000)
     """

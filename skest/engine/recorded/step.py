@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from skest.core.random import restorer
-from skest.engine.loop import LOCAL, Halves, apply_gradients, trained_parameters
+from skest.engine import loop
 from skest.engine.recorded.cuda_graph import CudaGraphProgram
 from skest.engine.recorded.program import Program
-from skest.engine.recorded.recording import Recorder, Recording, Value, batch_tensors
+from skest.engine.recorded.recording import Recorder, Value, batch_tensors
 from skest.engine.recorded.simplify import (
     Storages,
     quicker_on_cpu,
@@ -55,15 +55,15 @@ class GraphStep:
         Called with a sentence if steps stay eager.
     with_update : bool, default=True
         Whether to record the update as well, if it can be. Replayed steps leave no
-        gradients then. Otherwise that of `halves` is called with the gradients.
+        gradients then. Otherwise `update` is called with the gradients.
     program : type, default=Program
         What carries out recorded steps.
     has_table : bool, default=False
         Whether all batches are rows of one table, that differ in their number only.
     n_steps : int or None, default=None
         How many steps there may be; None if that is not known.
-    halves : Halves, default=LOCAL
-        The eager step.
+    update : callable, default=apply_gradients
+        The second half of an eager step.
 
     Attributes
     ----------
@@ -95,16 +95,16 @@ class GraphStep:
         eager_steps: int,
         report: Callable[[str], None],
         with_update: bool = True,
-        program: type[Program] | type[CudaGraphProgram] = Program,
+        program: type[Program] = Program,
         has_table: bool = False,
         n_steps: int | None = None,
-        halves: Halves = LOCAL,
+        update: loop.Update = loop.apply_gradients,
     ) -> None:
         self.n_replayed = 0
         self._n_steps = n_steps or 0
         self._spec = spec
-        self._halves = halves
-        self._eager = halves.eager(spec)
+        self._update = update
+        self._eager = loop.eager_step(spec, update)
         self._eager_steps = eager_steps
         self._report = report
         self._with_update = with_update
@@ -178,44 +178,43 @@ class GraphStep:
         features: Any,
         labels: Any,
         tensors: Sequence[Tensor],
-        program: type[Program] | type[CudaGraphProgram],
+        program: type[Program],
     ) -> tuple[Tensor, "_Replay | str"]:
         """Take a step; return the loss, and the step or why it is not recorded."""
-        spec, halves = self._spec, self._halves
+        spec = self._spec
         recorder = Recorder(tensors)
-        recording = recorder.recording
         # What a forward pass moves: buffers and random numbers, not yet variables.
         undo = restorer(spec.network, torch.default_generator)
         try:
             with recorder:
-                loss = halves.compute(spec, features, labels)
+                loss = loop.compute_gradients(spec, features, labels)
         except Exception as error:  # what fails in any case, fails again
             # The eager step below draws the same numbers, and moves averages once.
             undo()
             failure = f"it cannot be recorded: {type(error).__name__}"
             return self._eager(features, labels), failure
-        obstacle, n_calls = recording.obstacle, len(recording.calls)
+        obstacle, n_calls = recorder.obstacle, len(recorder.calls)
         # Before the update, which may replace gradients by clipped or joined ones.
         gradients = {
             parameter: recorder.value_of(parameter.grad)
-            for parameter in trained_parameters(spec)
+            for parameter in loop.trained_parameters(spec)
             if parameter.grad is not None
         }
         has_update = self._with_update and obstacle is None
         if has_update:
             has_update = _record_update(spec, recorder)
         else:
-            halves.update(spec)
+            self._update(spec)
         # The step was taken, by the code of the model, and counts.
         if obstacle is not None:
             return loss, obstacle
-        update = None if has_update else halves.update
+        update = None if has_update else self._update
         if not has_update:
             # What was recorded of an update that can't be repeated.
-            del recording.calls[n_calls:]
+            del recorder.calls[n_calls:]
         value = recorder.value_of(loss)
         try:
-            return loss, _Replay(spec, recording, value, gradients, program, update)
+            return loss, _Replay(spec, recorder, value, gradients, program, update)
         except Exception as error:  # the step itself is taken
             return loss, f"{type(error).__name__} when a recorded step was built"
 
@@ -236,7 +235,7 @@ class _Replay:
     ----------
     spec : EstimatorSpec
         The model; its variables and the state of its optimizers are worked on in place.
-    recording : Recording
+    recorder : Recorder
         The recorded step.
     loss : Value
         The loss.
@@ -251,13 +250,13 @@ class _Replay:
     def __init__(
         self,
         spec: EstimatorSpec,
-        recording: Recording,
+        recorder: Recorder,
         loss: Value,
         gradients: dict[Tensor, Value],
-        program: type[Program] | type[CudaGraphProgram],
-        update: Callable[[EstimatorSpec], None] | None,
+        program: type[Program],
+        update: loop.Update | None,
     ) -> None:
-        calls = quicker_on_cpu(rewritten(recording.calls))
+        calls = quicker_on_cpu(rewritten(recorder.calls))
         storages = Storages(calls)
         if update is None:
             gradients = {}
@@ -267,11 +266,11 @@ class _Replay:
         # `kept` are the values that are left, in the order of `gradients`.
         calls, (loss, *kept) = simplified(calls, [loss, *kept], storages)
         calls = with_tensors_for_numbers(calls)
-        self._program = program(recording.inputs, calls, [loss], kept, storages)
+        self._program = program(recorder.inputs, calls, [loss], kept, storages)
         self._spec = spec
         self._update = update
         # As an eager step, it leaves no gradient of the step before anywhere.
-        others = trained_parameters(spec).keys() - gradients.keys()
+        others = loop.trained_parameters(spec).keys() - gradients.keys()
         for parameter in others:
             parameter.grad = None
         self._without = [*others]
@@ -302,7 +301,7 @@ def _record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
         optimizer.is_recorded = True
     try:
         with recorder:
-            apply_gradients(spec)
+            loop.apply_gradients(spec)
     finally:
         for optimizer in tables:
             optimizer.is_recorded = False
@@ -310,7 +309,7 @@ def _record_update(spec: EstimatorSpec, recorder: Recorder) -> bool:
     after = _slots(spec.optimizers)
     # A slot that is a new object now was not changed in place, as a replay would do it.
     is_same = [*map(id, before)] == [*map(id, after)]
-    return is_same and recorder.recording.obstacle is None
+    return is_same and recorder.obstacle is None
 
 
 def _slots(optimizers: Iterable[Optimizer]) -> list[Any]:

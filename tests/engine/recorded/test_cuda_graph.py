@@ -59,8 +59,8 @@ def test_on_a_cpu_steps_are_replayed_as_usual():
     x = torch.ones(2)
     with Recorder([x]) as recorder:
         outputs = [recorder.value_of(x + 1)]
-    calls = recorder.recording.calls
-    inputs = recorder.recording.inputs
+    calls = recorder.calls
+    inputs = recorder.inputs
     program = CudaGraphProgram(inputs, calls, outputs, [], Storages(calls))
     assert program.obstacle == "it computes on cpu"
     assert program(3 * x)[0].tolist() == [4, 4]

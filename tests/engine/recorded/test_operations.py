@@ -28,13 +28,13 @@ def programmed(function, *tensors):
     """Record a function of tensors and return it as a program, and its operations."""
     with Recorder(tensors) as recorder:
         outputs = [recorder.value_of(function(*tensors))]
-    assert recorder.recording.obstacle is None
-    calls = quicker_on_cpu(rewritten(recorder.recording.calls))
+    assert recorder.obstacle is None
+    calls = quicker_on_cpu(rewritten(recorder.calls))
     storages = Storages(calls)
     calls, outputs = simplified(calls, outputs, storages)
     names = [call.function.overloadpacket.__name__ for call in calls]
     calls = with_tensors_for_numbers(calls)
-    return Program(recorder.recording.inputs, calls, outputs, [], storages), names
+    return Program(recorder.inputs, calls, outputs, [], storages), names
 
 
 def assert_same_bits(first, second):
