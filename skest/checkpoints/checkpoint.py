@@ -116,7 +116,7 @@ class Checkpoint:
             _begin_anew(optimizers, network)
         states = self._continued(lr_schedulers)
         for i, (optimizer, options) in enumerate(zip(optimizers, saved, strict=False)):
-            slots = _with_prefix(self.optimizer, f"{i}:")
+            slots = with_prefix(self.optimizer, f"{i}:")
             # Before they are overwritten by those that were saved.
             now = [{**group} for group in optimizer.param_groups]
             load_named_state(optimizer, network.named_parameters(), slots, options)
@@ -133,7 +133,7 @@ class Checkpoint:
                 # A function of the step has no other state, and may be another function
                 # than before.
                 scheduler.move_to(self.global_step)
-        generators = _with_prefix(self.optimizer, "random:")
+        generators = with_prefix(self.optimizer, "random:")
         if random is not None and generators:
             random.load_state_dict(generators)
 
@@ -235,7 +235,8 @@ def _scheduler_state(scheduler: Any) -> dict[str, Any]:
     return {"kind": _kind(scheduler), "state": to_json(scheduler.state_dict(), what)}
 
 
-def _with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def with_prefix(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return what is stored under names that begin so, by the rest of the name."""
     return {
         k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)
     }

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.checkpoints.store import CheckpointStore, MemoryStore
-from skest.core.checks import check_positive
 from skest.core.console import INTERRUPTED
 from skest.core.random import child_seed
 from skest.core.resources import resolve_device
@@ -271,9 +270,8 @@ class SynchronousReplica(Replica):
     peers: Peers  # from `with` on
 
     def __init__(self, device: Any = "auto", timeout: float = 1800.0) -> None:
-        check_positive(timeout, "timeout", type(self).__name__)
         self._device = device
-        self._timeout = float(timeout)
+        self._timeout = timeout
         self._exit = contextlib.ExitStack()
         self._is_resumed = False
         self._is_over = False

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,7 @@ def _do(work: Any, arguments: list[Any]) -> None:
             ) from None
 
 
+@dataclass
 class _Run:
     """All tasks of a training, from their start to their end.
 
@@ -166,15 +168,12 @@ class _Run:
         See `launch`.
     """
 
-    def __init__(
-        self,
-        kinds: list[str],
-        ps: int,
-        resources: Mapping[str, Mapping[str, Any]],
-        max_restarts: int,
-    ) -> None:
-        self._kinds, self._ps = kinds, ps
-        self._resources, self._max_restarts = resources, max_restarts
+    kinds: list[str]
+    ps: int
+    resources: Mapping[str, Mapping[str, Any]]
+    max_restarts: int
+
+    def __post_init__(self) -> None:
         self._secret = secret_of_cluster() or secrets.token_hex()
 
     def run(self, work: Any, arguments: list[Any], seconds: float) -> None:
@@ -182,7 +181,7 @@ class _Run:
         ray = _ray()
         options = self._options("ps")
         servers = [
-            ray.remote(_Server).options(**options).remote() for _ in range(self._ps)
+            ray.remote(_Server).options(**options).remote() for _ in range(self.ps)
         ]
         trainers: dict[Any, str] = {}
         try:
@@ -193,15 +192,13 @@ class _Run:
                 ): f"ps {i}"
                 for i, server in enumerate(servers)
             }
-            for place, kind in enumerate(self._kinds):
-                index = self._kinds[:place].count(kind)
+            for place, kind in enumerate(self.kinds):
+                index = self.kinds[:place].count(kind)
                 environ = environ_of(cluster, kind, index, self._secret)
                 options = self._options(kind, environ)
                 # As a task, which Ray retries if its process dies, and not if it raises.
                 # Servers are actors: their address must be known before others start.
-                task = ray.remote(_do).options(
-                    **options, max_retries=self._max_restarts
-                )
+                task = ray.remote(_do).options(**options, max_retries=self.max_restarts)
                 trainers[task.remote(work, arguments)] = f"{kind} {index}"
             _wait_for_all(trainers, serving)
         finally:
@@ -216,10 +213,10 @@ class _Run:
         self, kind: str, environ: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         """Return the options of Ray for a task."""
-        if kind == "chief" and kind not in self._resources:
+        if kind == "chief" and kind not in self.resources:
             kind = "worker"
         # Actors of Ray claim no CPU while they run unless they are told to.
-        options = {"num_cpus": 1, **self._resources.get(kind, {})}
+        options = {"num_cpus": 1, **self.resources.get(kind, {})}
         if environ is not None:
             own = options.get("runtime_env", {})
             variables = {**own.get("env_vars", {}), **environ}
@@ -240,7 +237,7 @@ class _Run:
                 "'resources', or for fewer tasks."
             ) from error
         # Their number says who there is; only servers listen.
-        cluster = {"chief": [""], "worker": [""] * self._kinds.count("worker")}
+        cluster = {"chief": [""], "worker": [""] * self.kinds.count("worker")}
         cluster["ps"] = addresses
         return {kind: addresses for kind, addresses in cluster.items() if addresses}
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 from torch.nn.parallel import DistributedDataParallel
 
-from skest.core.checks import check_integer
 from skest.distributed.process_group import Peers, SynchronousReplica, rows_of
 from skest.engine import loop
 from skest.hooks.base import Run
@@ -265,11 +264,6 @@ class LocalSGDReplica(SynchronousReplica):
     device, timeout
         As for `SynchronousReplica`.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If an argument is out of range or of the wrong type.
-
     Notes
     -----
     The global step counts the steps of one process. Every process counts as much as the
@@ -293,7 +287,6 @@ class LocalSGDReplica(SynchronousReplica):
         self, sync_every: int = 8, device: Any = "auto", timeout: float = 1800.0
     ) -> None:
         super().__init__(device, timeout)
-        check_integer(sync_every, "sync_every", "LocalSGDReplica", minimum=1)
         self.sync_every = sync_every
 
     def make_step(self, run: Run, make: Callable[..., loop.Step]) -> loop.Step:

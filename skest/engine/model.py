@@ -101,35 +101,6 @@ class ModelFn:
             )
         return spec
 
-    def build(
-        self,
-        features: Any,
-        labels: Any,
-        mode: str,
-        config: RunConfig,
-        random: RunRandom,
-    ) -> EstimatorSpec:
-        """Build a fresh model on the device of `random`; errors are those of a call."""
-        # The lock on torch's global generator would make predictions wait for
-        # trainings.
-        draws = mode == ModeKeys.TRAIN or not self.is_pure
-        with random.as_global() if draws else nullcontext():
-            spec = self(features, labels, mode, config)
-        if mode == ModeKeys.TRAIN:
-            for optimizer in spec.optimizers:
-                # A model_fn that makes its optimizer of another network would train
-                # nothing, untold.
-                check_members(optimizer, spec.network)
-        if random.device.type != "cpu":
-            n_rows = count_rows(features, "features")
-            with explained_out_of_memory(n_rows, random.device, spec.network):
-                # Built on the CPU: a seed draws the same variables for every device.
-                spec.network.to(random.device)
-            for optimizer in spec.optimizers:
-                # Some have slots from construction on, as Adagrad.
-                follow_parameters(optimizer)
-        return spec
-
     def with_default_config(self, config: RunConfig) -> Callable[..., EstimatorSpec]:
         """Return ``model_fn(features, labels=None, mode="train", config=config)``."""
         return functools.partial(_call, self, config)
@@ -325,8 +296,26 @@ class ModelBuilder:
     def build(
         self, features: Any, labels: Any, mode: str, random: RunRandom
     ) -> EstimatorSpec:
-        """Build a fresh model on the device of `random`."""
-        return self.model_fn.build(features, labels, mode, self.config, random)
+        """Build a fresh model on the device of `random`; errors are those of a call."""
+        # The lock on torch's global generator would make predictions wait for
+        # trainings.
+        draws = mode == ModeKeys.TRAIN or not self.model_fn.is_pure
+        with random.as_global() if draws else nullcontext():
+            spec = self.model_fn(features, labels, mode, self.config)
+        if mode == ModeKeys.TRAIN:
+            for optimizer in spec.optimizers:
+                # A model_fn that makes its optimizer of another network would train
+                # nothing, untold.
+                check_members(optimizer, spec.network)
+        if random.device.type != "cpu":
+            n_rows = count_rows(features, "features")
+            with explained_out_of_memory(n_rows, random.device, spec.network):
+                # Built on the CPU: a seed draws the same variables for every device.
+                spec.network.to(random.device)
+            for optimizer in spec.optimizers:
+                # Some have slots from construction on, as Adagrad.
+                follow_parameters(optimizer)
+        return spec
 
 
 def restore(

@@ -248,7 +248,11 @@ def training_hooks(
     if not is_chief:
         return [h for h in others if not isinstance(h, _OF_CHIEF)]
     if config.save_summary_steps and config.model_dir is not None:
-        others += _summary_hooks(config.save_summary_steps)
+        # Nobody has asked for them: without the extra, there are none.
+        if tensorboard_is_installed():
+            others.append(SummarySaverHook(save_steps=config.save_summary_steps))
+        else:
+            _logger.info("No summaries are written: %s", MISSING_TENSORBOARD)
     savers = [hook for hook in others if isinstance(hook, CheckpointSaverHook)]
     if not savers:
         # Without steps and seconds, a saver saves when the training ends.
@@ -262,14 +266,6 @@ def training_hooks(
     free = [hook for hook in others if not isinstance(hook, _OF_CHIEF)]
     # As tf.estimator: of several savers, the first one tells the listeners.
     return [*free, *summaries, savers[0].with_listeners(listeners), *savers[1:], *late]
-
-
-def _summary_hooks(steps: int) -> list[Hook]:
-    """Return what writes summaries nobody asked for, if that is possible."""
-    if tensorboard_is_installed():
-        return [SummarySaverHook(save_steps=steps)]
-    _logger.info("No summaries are written: %s", MISSING_TENSORBOARD)
-    return []
 
 
 _NAMES_SHOWN = 5

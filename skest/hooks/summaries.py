@@ -41,6 +41,11 @@ class SummaryWriter:
         What earlier files have from this step on is from a run that this one replaces:
         TensorBoard forgets it. None lets it forget nothing.
 
+    Attributes
+    ----------
+    is_enabled : bool
+        Whether anything is written; values that cost time need not be made if not.
+
     Examples
     --------
     >>> from skest.hooks import Hook
@@ -64,12 +69,7 @@ class SummaryWriter:
         self._written: dict[str, int] = {}
         # tensorboard is an extra: a training without it must not fail at its first
         # summary.
-        self._is_enabled = directory is not None and tensorboard_is_installed()
-
-    @property
-    def is_enabled(self) -> bool:
-        """Whether anything is written; values that cost time need not be made if not."""
-        return self._is_enabled
+        self.is_enabled = directory is not None and tensorboard_is_installed()
 
     def scalar(self, name: str, value: float | Tensor) -> None:
         """Write a number at the present step.
@@ -128,7 +128,7 @@ class SummaryWriter:
 
     def _try(self, name: str, *arguments: Any) -> None:
         """Call a method of the file, if it can be written."""
-        if not self._is_enabled:
+        if not self.is_enabled:
             return
         try:
             if self._file is None:
@@ -143,7 +143,7 @@ class SummaryWriter:
                 "No summaries are written to %s: %s", self._directory, error
             )
             # For good: it would be logged at every step.
-            self._file, self._is_enabled = None, False
+            self._file, self.is_enabled = None, False
 
 
 def _finite(values: Any) -> Any:

@@ -101,7 +101,7 @@ class ArrayDataset:
         # Kept as a number: a checkpoint records it in JSON, and a resumed training
         # draws the same.
         self._entropy: Any = seed_sequence(seed).entropy if random else None
-        self._n_skipped = 0
+        self.n_skipped = 0  # batches that `resumed` leaves out
 
     @property
     def is_endless(self) -> bool:
@@ -141,7 +141,7 @@ class ArrayDataset:
             return self
         dataset = copy.copy(self)
         # Of this table, which may itself go on in the middle.
-        dataset._n_skipped += n_elements
+        dataset.n_skipped += n_elements
         if self._entropy is not None:
             (dataset._entropy,) = seeds
         return dataset
@@ -191,11 +191,6 @@ class ArrayDataset:
         return dataset
 
     @property
-    def n_skipped(self) -> int:
-        """Number of batches left out by `resumed`."""
-        return self._n_skipped
-
-    @property
     def steps_per_epoch(self) -> int:
         """Number of batches in one epoch."""
         return -(-self._n_drawn // self.batch_size)
@@ -215,13 +210,13 @@ class ArrayDataset:
         slice or ndarray of int
             Slices if the order is the table's own, so that a batch is a view.
         """
-        first, n_skipped = divmod(self._n_skipped, self.steps_per_epoch)
+        first, n_passed = divmod(self.n_skipped, self.steps_per_epoch)
         epochs = count() if self.num_epochs is None else range(self.num_epochs)
         for epoch in islice(epochs, first, None):
             order = self._order(self.first_epoch + epoch)
             # A range is cut without being gone through.
             starts = range(0, self.rows_per_epoch, self.batch_size)
-            for start in starts[n_skipped if epoch == first else 0 :]:
+            for start in starts[n_passed if epoch == first else 0 :]:
                 rows = slice(start, start + self.batch_size)
                 yield rows if order is None else order[rows]
 
@@ -234,7 +229,7 @@ class ArrayDataset:
         size = max(1, n_rows // self.batch_size) * self.batch_size
         is_random = self.shuffle or self._shares is not None
         is_small = self.n_rows <= max(size, n_rows)
-        if is_small or is_random or self.num_epochs != 1 or self._n_skipped:
+        if is_small or is_random or self.num_epochs != 1 or self.n_skipped:
             yield self
             return
         for start in range(0, self.n_rows, size):

@@ -484,5 +484,3 @@ def test_one_process_is_its_own_average(one_process, tmp_path):
     )
     assert numbers(variables(made)) == numbers(alone([4] * 5))
     assert dist.is_initialized()  # for the next training
-    with pytest.raises(ValueError, match="'sync_every'"):
-        LocalSGDReplica(0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from skest.checkpoints.checkpoint import Checkpoint
+from skest.checkpoints.checkpoint import Checkpoint, with_prefix
 from skest.checkpoints.format import blocks
 from skest.distributed.layout import dtype_named, name_of_dtype
 from skest.distributed.ps.connection import PSClient
@@ -203,16 +203,11 @@ def join(found: Snapshot, own: Checkpoint, others: Mapping[str, str]) -> Checkpo
     others : dict of str to str
         What `skest.distributed.ps.variables.aliases` returned for the network.
     """
-    prefix = "variable:"
-    values = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in found.tensors.items()
-        if name.startswith(prefix)
-    }
+    values = with_prefix(found.tensors, "variable:")
     # A file of a network has tied weights under all their names, as its state_dict has.
     values |= {other: values[name] for other, name in others.items()}
     random = {k: t for k, t in own.optimizer.items() if k.startswith(_OF_THIS_PROCESS)}
-    slots = {k: t for k, t in found.tensors.items() if not k.startswith(prefix)}
+    slots = {k: t for k, t in found.tensors.items() if not k.startswith("variable:")}
     descriptions = []
     # Rates and other options are those of the chief, whose schedules set them; which slots
     # there are, the servers know.

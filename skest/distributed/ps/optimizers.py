@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from skest.checkpoints.checkpoint import with_prefix
 from skest.core.checks import requires
 from skest.distributed.layout import dtype_named
 from skest.distributed.ps.messages import Reader, WireError
@@ -104,7 +105,9 @@ class Shard:
         }
         self._descriptions = part.optimizers
         self._optimizers = [
-            rebuilt_optimizer(description, self._parameters, _slots(part.tensors, i))
+            rebuilt_optimizer(
+                description, self._parameters, with_prefix(part.tensors, f"{i}:")
+            )
             for i, description in enumerate(part.optimizers)
         ]
 
@@ -124,7 +127,7 @@ class Shard:
         Parameters
         ----------
         reader : Reader
-            Takes what `skest.distributed.ps.exchange` sends.
+            Takes what `skest.distributed.ps.worker` sends.
 
         Raises
         ------
@@ -249,15 +252,6 @@ class Shard:
                 f"tables have {self._n_rows}."
             )
         return found
-
-
-def _slots(tensors: Mapping[str, Tensor], i: int) -> dict[str, Tensor]:
-    prefix = f"{i}:"
-    return {
-        key.removeprefix(prefix): tensor
-        for key, tensor in tensors.items()
-        if key.startswith(prefix)
-    }
 
 
 def described(
