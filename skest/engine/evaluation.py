@@ -178,11 +178,10 @@ def evaluated(
     spec: EstimatorSpec, batch: tuple[Any, Any], option: None = None
 ) -> tuple[Any, Tensor]:
     """Return logits and loss of an encoded batch of features and labels."""
-    if spec.loss is None:
-        raise ValueError("Evaluation needs an EstimatorSpec of mode 'eval'.")
+    loss_of: Any = spec.loss
     features, labels = batch
     logits = spec.network(features)
-    return logits, scalar_loss(spec.loss(labels, logits, features))
+    return logits, scalar_loss(loss_of(labels, logits, features))
 
 
 @torch.no_grad()
@@ -190,11 +189,10 @@ def predicted(
     spec: EstimatorSpec, features: Any, keys: Sequence[str] | None
 ) -> Mapping[str, Any]:
     """Return predictions for an encoded batch: those of `keys`, or all that there are."""
-    if spec.predictions is None:
-        raise ValueError("Prediction needs an EstimatorSpec of mode 'infer'.")
+    predictions_of: Any = spec.predictions
     # Heads compute only what is asked for; a function of the user's takes logits alone.
     asked = {} if keys is None or not spec.predicts_by_key else {"keys": keys}
-    return spec.predictions(spec.network(features), **asked)
+    return predictions_of(spec.network(features), **asked)
 
 
 def predict_batch(

@@ -243,12 +243,11 @@ def train_step(
 
 def compute_gradients(spec: EstimatorSpec, features: Any, labels: Any) -> Tensor:
     """Take the first half of `train_step`: set the gradients, return the loss."""
-    if spec.loss is None:
-        raise ValueError("A training step needs an EstimatorSpec of mode 'train'.")
     for optimizer in spec.optimizers:
         reset_gradients(optimizer)
     # The features, too: heads find the weights of examples there.
-    loss = scalar_loss(spec.loss(labels, spec.network(features), features))
+    loss_of: Any = spec.loss  # which every mode but PREDICT has
+    loss = scalar_loss(loss_of(labels, spec.network(features), features))
     loss.backward()
     return loss.detach()
 

@@ -112,11 +112,7 @@ class Session:
         # recorded can be played back to neither.
         own = _GREETING + bytes([is_near]) + secrets.token_bytes(_NONCE_BYTES)
         found = bytearray(len(own))
-        try:
-            self._socket.settimeout(self.timeout)
-            self._socket.sendall(own)
-        except OSError as error:
-            raise self._lost(error) from error
+        self._write(own)
         # Both send first and read then: neither waits for the other to begin.
         self._read(memoryview(found), self.timeout)
         if not found.startswith(_GREETING):
@@ -160,11 +156,7 @@ class Session:
 
     def send_packed(self, content: memoryview) -> None:
         """Send what `pack` returned."""
-        try:
-            self._socket.settimeout(self.timeout)
-            self._socket.sendall(content)
-        except OSError as error:
-            raise self._lost(error) from error
+        self._write(content)
         self._n_sent += 1
         self.bytes_sent += len(content)
 
@@ -212,6 +204,13 @@ class Session:
     def _code(self, key: bytes, content: memoryview) -> bytes:
         signed = content if self._signs_all else content[:HEADER_BYTES]
         return hmac.digest(key, signed, "sha256")
+
+    def _write(self, content: bytes | memoryview) -> None:
+        try:
+            self._socket.settimeout(self.timeout)
+            self._socket.sendall(content)
+        except OSError as error:
+            raise self._lost(error) from error
 
     def _read(self, into: memoryview, timeout: float | None) -> None:
         try:

@@ -196,13 +196,16 @@ class Recorder(DispatchMode):
         if torch.Tag.inplace_view in func.tags:
             self._look_instead(func, named_args, named_kwargs)
             return func(*args, **(kwargs or {}))
-        shapes = _shapes_written(func, named_args, named_kwargs)
+        call = Call(func, named_args, named_kwargs, None)
+        # An empty one may well be given to be resized: nobody has looked at it before.
+        written = [value.tensor for value in call.written if value.tensor.numel()]
+        shapes = [tensor.shape for tensor in written]
         returned = func(*args, **(kwargs or {}))
         if func.namespace == "profiler":  # marks of what is a step, not part of it
             return returned
         # resize_, and operations with `out` of another size: memory is planned for one
         # shape.
-        if any(tensor.shape != shape for tensor, shape in shapes):
+        if [tensor.shape for tensor in written] != shapes:
             self._note(_CHANGES_SHAPE, func)
         if func is _aten.add.Tensor and returned.is_sparse:
             self._note("joins sparse gradients of a table that is used twice", func)
@@ -210,8 +213,7 @@ class Recorder(DispatchMode):
             self._note("makes Python or the shape of a tensor depend on data", func)
         if func in _NEED_AUTOGRAD:
             self._note("needs autograd", func)
-        results = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
-        call = Call(func, named_args, named_kwargs, results)
+        call.returned = map_leaves(returned, Tensor, lambda t: self._named(t, "result"))
         self.calls.append(call)
         # Often through a view, such as that of nn.Flatten.
         if any(
@@ -251,17 +253,6 @@ class Recorder(DispatchMode):
 
     def _named(self, tensor: Tensor, kind: str) -> Value:
         return self._values.setdefault(id(tensor), Value(tensor, kind))
-
-
-def _shapes_written(
-    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[tuple[Tensor, torch.Size]]:
-    """Return the tensors that a call changes, and their shapes if they have elements.
-
-    An empty one may well be given to be resized: nobody has looked at it before.
-    """
-    written = Call(function, args, kwargs, None).written
-    return [(v.tensor, v.tensor.shape) for v in written if v.tensor.numel()]
 
 
 def _depends_on_data(function: Any, args: tuple[Any, ...], returned: Any) -> bool:
