@@ -137,15 +137,6 @@ class KnownChanges(NamedTuple):
 _NOTHING_KNOWN = KnownChanges()
 
 
-class _Transfer(NamedTuple):
-    """The value that a variable will have, and where it is from."""
-
-    value: Tensor
-    n_copied: int
-    n_new: int
-    reason: str = ""
-
-
 def planned_transfers(
     variables: Mapping[str, Tensor],
     previous: Mapping[str, Tensor],
@@ -196,15 +187,14 @@ def planned_transfers(
             reports.append(VariableReport(name, None, 0, n_rows, reason))
             continue
         try:
-            transfer = _transfer(
+            value, n_copied, n_new, reason = _transfer(
                 variable, previous.get(old_name), as_tuple(vocab_infos.get(name))
             )
         except ValueError as error:
             called = name if old_name == name else f"{name} (before: {old_name})"
             problems.append(f"{called}: {error}")
             continue
-        values[name] = transfer.value
-        _, n_copied, n_new, reason = transfer
+        values[name] = value
         # An empty variable has nothing to copy, and lacks nothing.
         taken_from = old_name if n_copied or not n_new else None
         reports.append(VariableReport(name, taken_from, n_copied, n_new, reason))
@@ -246,8 +236,14 @@ def _unknown_names(
 
 def _transfer(
     variable: Tensor, old: Tensor | None, infos: Sequence[VocabInfo]
-) -> _Transfer:
-    """Return what becomes of a variable; raise ValueError if that is not possible."""
+) -> tuple[Tensor, int, int, str]:
+    """Return the value that a variable will have, and its part of a report.
+
+    Raises
+    ------
+    ValueError
+        If the old one cannot be taken over.
+    """
     if old is None:
         raise ValueError("missing in the source")
     axes = {info.axis for info in infos}
@@ -262,7 +258,7 @@ def _transfer(
             f"{tuple(old.shape)} in the source, {tuple(variable.shape)} in the network"
         )
     if not infos:
-        return _Transfer(old, len(old) if old.ndim else 1, 0)
+        return old, len(old) if old.ndim else 1, 0, ""
     if max(axes) >= variable.ndim or len(axes) < len(infos):
         raise ValueError(
             f"the axes {[info.axis for info in infos]} of its VocabInfo are not different "
@@ -293,7 +289,7 @@ def _transfer(
         value.index_copy_(info.axis, new, backup.index_select(info.axis, new))
     first = is_known[infos[0].axis]
     n_copied = int(first.sum()) if copied.numel() else 0
-    return _Transfer(value, n_copied, len(first) - n_copied, _what_is_new(is_known))
+    return value, n_copied, len(first) - n_copied, _what_is_new(is_known)
 
 
 def _block(places: Sequence[np.ndarray]) -> tuple[Tensor, ...]:

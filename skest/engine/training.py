@@ -7,7 +7,6 @@ import functools
 import logging
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -328,7 +327,7 @@ def _describe(names: list[str], step: int, before: int | None) -> str:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def recorded(run: Run, store: CheckpointStore) -> Iterator[None]:
     """Save what a training has reached if it is interrupted; note why it ended.
 

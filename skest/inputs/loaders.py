@@ -98,9 +98,15 @@ class SeededLoader:
         return SeededLoader(self._loader, seed, self._n_skipped)
 
     def __iter__(self) -> Iterator[Any]:
-        generator = torch.Generator().manual_seed(self.seeds[0])
-        # Drawn anew in every pass, so that each has the same order.
-        batches = _with_generator(self._loader, generator)
+        generator, loader = torch.Generator().manual_seed(self.seeds[0]), self._loader
+        # As if it had been made with it: drawn anew in every pass, so that each has the
+        # same order.
+        batches = _copy_with(
+            loader,
+            generator=generator,
+            sampler=_sampler_with(generator, loader.sampler),
+            batch_sampler=_sampler_with(generator, loader.batch_sampler),
+        )
         yield from islice(batches, self._n_skipped, None)
 
 
@@ -117,18 +123,6 @@ def _copy_with(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
     # Its attributes can't be assigned: a loader refuses another sampler.
     vars(loader).update(changes, _iterator=None)
     return loader
-
-
-def _with_generator(
-    loader: DataLoader[Any], generator: torch.Generator
-) -> DataLoader[Any]:
-    """Return a copy of `loader` as if it had been made with `generator`."""
-    return _copy_with(
-        loader,
-        generator=generator,
-        sampler=_sampler_with(generator, loader.sampler),
-        batch_sampler=_sampler_with(generator, loader.batch_sampler),
-    )
 
 
 def _sampler_with(generator: torch.Generator, sampler: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 
 from skest.checkpoints import format as _tensor_files
 from skest.checkpoints.checkpoint import Checkpoint, load_variables
-from skest.checkpoints.format import gathered_rows, read_tensors, write_in_blocks
+from skest.checkpoints.format import read_tensors, write_in_blocks
 from skest.checkpoints.store import DirectoryStore
 from skest.exceptions import CheckpointMismatchError
 from skest.optimizers import make_optimizer
@@ -59,15 +59,6 @@ def test_another_number_of_optimizers_is_refused(n_optimizers):
     ):
         checkpoint.restore(network, given)
     checkpoint.restore(network)  # prediction has none
-
-
-# Rows of tables in shards
-
-
-@given(n_rows=st.integers(1, 60), n=st.integers(1, 9))
-def test_shards_become_the_table(n_rows, n):
-    table = torch.arange(2 * n_rows).reshape(n_rows, 2)
-    assert torch.equal(gathered_rows([table[i::n] for i in range(n)], n_rows), table)
 
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]

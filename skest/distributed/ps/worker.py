@@ -8,7 +8,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +141,7 @@ class AsyncReplica(loop.Replica):
         self._resumed_from = found
         return outlined(found)
 
-    def building(self) -> AbstractContextManager[Any]:
+    def building(self) -> contextlib.AbstractContextManager[Any]:
         """Let a model be built whose tables are elsewhere, unless they are drawn here."""
         if self.is_chief and self._resumed_from is None:
             return contextlib.nullcontext()
