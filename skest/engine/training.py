@@ -106,6 +106,7 @@ def run_training(
     Run or None
         The run, which is over; None if the input has no batch.
     """
+    config = builder.config
     # Before the input is opened, which may go on behind the batch of the checkpoint.
     checkpoint = replica.latest(store)
     saved_step = None if checkpoint is None else checkpoint.global_step
@@ -118,8 +119,7 @@ def run_training(
         _logger.warning("Training made no steps: the input has no batch.")
         return None
     builder.remember(first[0])
-    seed = replica.seed(builder.config.random_seed, start)
-    random = RunRandom(seed, builder.device)
+    random = RunRandom(replica.seed(config.random_seed, start), builder.device)
     # Parameter servers hold tables that are too large to be built in every process.
     with replica.building():
         spec = builder.build(*first, ModeKeys.TRAIN, random)
@@ -132,7 +132,7 @@ def run_training(
     capture = functools.partial(_capture, random, source)
     run = Run(
         spec,
-        builder.config,
+        config,
         global_step=start,
         model_dir=builder.model_dir,
         table=source.table,
@@ -144,22 +144,6 @@ def run_training(
     )
     run.saved_step = saved_step
     n_rows = count_rows(first[0], "features")
-    _take_steps(run, order, replica, store, source, random, n_rows)
-    _logger.info("Training stopped at step %d: %s.", run.global_step, run.stop_reason)
-    return run
-
-
-def _take_steps(
-    run: Run,
-    order: TrainingOrder,
-    replica: Replica,
-    store: CheckpointStore,
-    source: Source,
-    random: RunRandom,
-    n_rows: int,
-) -> None:
-    """Take the steps of a training whose model is ready; `n_rows` are those of a batch."""
-    spec, config = run.spec, run.config
     batches = encoded_batches(source, spec, random.device)
     hooks = training_hooks(
         spec, config, order.hooks, order.listeners, is_chief=replica.is_chief
@@ -167,7 +151,14 @@ def _take_steps(
     if order.steps is not None or order.max_steps is not None:
         # First, so that what saves the last step knows that it is the last.
         hooks.insert(0, StopAtStepHook(order.steps, order.max_steps))
-    n_steps = order.steps_ahead(source, run.start_step)
+    make = functools.partial(
+        make_step,
+        config.execution,
+        spec,
+        hooks,
+        order.steps_ahead(source, start),
+        has_table=source.table is not None,
+    )
     # A backward pass computes about twice as much as a forward pass.
     useful = threads_for(dense_size(run.network), n_rows, passes=3)
     with (
@@ -181,24 +172,11 @@ def _take_steps(
         recorded(run, store),
     ):
         replica.begin(run)
-        train_loop(
-            run,
-            replica.batches(run, batches),
-            hooks,
-            replica.make_step(
-                run,
-                functools.partial(
-                    make_step,
-                    config.execution,
-                    spec,
-                    hooks,
-                    n_steps,
-                    has_table=source.table is not None,
-                ),
-            ),
-            replica,
-        )
+        batches = replica.batches(run, batches)
+        train_loop(run, batches, hooks, replica.make_step(run, make), replica)
         replica.leave(run)
+    _logger.info("Training stopped at step %d: %s.", run.global_step, run.stop_reason)
+    return run
 
 
 def _capture(random: RunRandom, source: Source, run: Run) -> Checkpoint:
