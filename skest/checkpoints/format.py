@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a checkpoint: tensors, mapped or written in blocks, and a state."""
 
-import functools
 import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -152,7 +151,6 @@ TENSOR_FILES = {
     "optimizer": "optimizer.safetensors",
 }
 
-_FORMAT_OF_SHARDS = "skest.sharded_checkpoint/1"
 # It finds what a disk or a copy has changed, and is no protection from people.
 CHECKSUM = "crc32"
 # What JSON, safetensors and the checks here raise for files that were cut off or
@@ -179,7 +177,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Returns
     -------
     Checkpoint
-        Its tensors are mapped from the file; tables in shards are put together.
+        Its tensors are mapped from the file.
 
     Raises
     ------
@@ -211,7 +209,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 def _read(path: Path) -> Checkpoint:
     """Read a checkpoint; what is wrong with it is one of the errors of `_DAMAGE`."""
     state = json.loads((path / STATE).read_bytes())
-    if state["format"] not in (FORMAT, _FORMAT_OF_SHARDS):
+    if state["format"] != FORMAT:
         raise ValueError(f"its format is {state['format']!r}, not {FORMAT!r}")
     _check_sum(STATE, crc32_of(state), state.pop(CHECKSUM))
     tensors = {kind: _tensors(path, state, kind) for kind in TENSOR_FILES}
@@ -226,22 +224,9 @@ def _read(path: Path) -> Checkpoint:
 
 def _tensors(path: Path, state: dict[str, Any], kind: str) -> dict[str, Tensor]:
     """Return the variables, or the tensors of optimizers, by name."""
-
-    @functools.cache  # all tables have a part in each file of shards
-    def content(name: str) -> dict[str, Tensor]:
-        _check_sum(name, checksum(path / name), state["files"][name])
-        return read_tensors(path / name)
-
-    # Parameter servers of earlier versions each wrote a file, and an index tells where
-    # the dense variables and the rows of tables are.
-    shards = state.get("shards", {}).get(kind, {})
-    found = dict(content(TENSOR_FILES[kind]))
-    for name, file in shards.get("dense", {}).items():
-        found[name] = content(file)[name]
-    for name, table in shards.get("tables", {}).items():
-        parts = [content(file)[name] for file in table["files"]]
-        found[name] = gathered_rows(parts, int(table["rows"]))
-    return found
+    name = TENSOR_FILES[kind]
+    _check_sum(name, checksum(path / name), state["files"][name])
+    return read_tensors(path / name)
 
 
 def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
@@ -291,33 +276,3 @@ def _check_sum(name: str, found: int, recorded: Any) -> None:
 def is_checkpoint(path: Path) -> bool:
     """Tell whether a directory is a checkpoint, under any name."""
     return (path / STATE).is_file()
-
-
-def gathered_rows(shards: Sequence[Tensor], n_rows: int) -> Tensor:
-    """Make a table out of its shards, of which shard i of n has every n-th row from i on.
-
-    Raises
-    ------
-    ValueError
-        If a shard does not have the rows or the columns that it should have.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from skest.checkpoints.format import gathered_rows
-    >>> table = torch.arange(7)
-    >>> gathered_rows([table[0::2], table[1::2]], 7)
-    tensor([0, 1, 2, 3, 4, 5, 6])
-    """
-    # (n_rows, dimension), of which shard i has (about n_rows / n_shards, dimension).
-    found = torch.empty((n_rows, *shards[0].shape[1:]), dtype=shards[0].dtype)
-    for i, shard in enumerate(shards):
-        place = found[i :: len(shards)]
-        if shard.shape != place.shape or shard.dtype != place.dtype:
-            raise ValueError(
-                f"shard {i} of {len(shards)} of a table of {n_rows} rows should be "
-                f"{place.dtype} of shape {tuple(place.shape)}, and is {shard.dtype} of "
-                f"shape {tuple(shard.shape)}"
-            )
-        place.copy_(shard)
-    return found

@@ -211,7 +211,9 @@ def run_prediction(
     dict of str to ndarray
         Predictions of a row, or of a batch.
     """
-    with contextlib.closing(builder.open_source(input_fn, ModeKeys.PREDICT)) as source:
+    with contextlib.ExitStack() as ending:
+        source = builder.open_source(input_fn, ModeKeys.PREDICT)
+        ending.enter_context(contextlib.closing(source))
         n_rows = source.rows_per_batch
         if n_rows is None:
             return
@@ -219,6 +221,7 @@ def run_prediction(
         model = get_model(source, device)
         spec = model.spec
         run = Run(spec, config, global_step=model.global_step)
+        ending.enter_context(contextlib.closing(run))
         useful = threads_for(model.n_weights, n_rows, passes=1)
         all_hooks = [*hooks, *spec.prediction_hooks]
         infer = None if all_hooks else model.infer  # hooks may change the network

@@ -159,6 +159,13 @@ def test_hooks_write_numbers_of_their_own(tmp_path):
     assert len(event_files(tmp_path)) == 1
     Estimator(model_fn).train(ENDLESS, [Norm()], steps=1)
 
+    class Elsewhere(Hook):
+        def after_step(self, run, loss):
+            run.summary_writer(tmp_path / "of_predict").scalar("norm", 1.0)
+
+    list(estimator.predict(table_fn(), hooks=[Elsewhere()]))
+    assert scalars(tmp_path / "of_predict") == {"norm": {2: 1.0}}
+
 
 def test_a_training_that_goes_on_draws_one_line(tmp_path):
     estimator = Estimator(model_fn, tmp_path, config(2, save_checkpoints_steps=5))
