@@ -25,7 +25,7 @@ from benchmarks.serve_models import LEVELS, columns
 @contextmanager
 def server(base: Path) -> Iterator[str]:
     """Serve the model in a process of its own; give the address."""
-    command = [sys.executable, "-m", "skest.export.serve", f"m={base}", "--port", "0"]
+    command = [sys.executable, "-m", "skest", "serve", f"m={base}", "--port", "0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )

@@ -401,7 +401,7 @@ def test_it_goes_on_when_nobody_reads(home, monkeypatch):
     ],
 )
 def test_command_lines(home, line, status, message, capsys, monkeypatch):
-    serve = importlib.import_module("skest.export.serve")
+    serve = importlib.import_module("skest.command_line.serve")
     monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as stopped:
         run(home, line)

@@ -16,7 +16,7 @@ from skest.export.runtime import load
 _Answer = tuple[Callable[[], None], dict[str, Any]]
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "skest inspect") -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     """Tell what is at a path."""
     parser = ArgumentParser(
         prog=prog,

@@ -15,9 +15,7 @@ from skest.core.checks import ArgumentParser
 from skest.export.runtime import load
 
 
-def evaluate(
-    arguments: Sequence[str] | None = None, prog: str = "skest evaluate"
-) -> int:
+def evaluate(arguments: Sequence[str], prog: str) -> int:
     """Print the metrics of a model on a table with the target."""
     parser = ArgumentParser(
         prog=prog, description="Measure a model on rows that have the target."
@@ -66,7 +64,7 @@ def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, floa
     return found
 
 
-def predict(arguments: Sequence[str] | None = None, prog: str = "skest predict") -> int:
+def predict(arguments: Sequence[str], prog: str) -> int:
     """Write predictions, of a classifier with the probabilities of the classes."""
     parser = ArgumentParser(
         prog=prog,
@@ -174,7 +172,7 @@ _N_EXAMPLES = 16
 _DATE = "2026-01-31T12:00:00"
 
 
-def export(arguments: Sequence[str] | None = None, prog: str = "skest export") -> int:
+def export(arguments: Sequence[str], prog: str) -> int:
     """Write a model as a version that runs without Python, and say how to ask it."""
     parser = ArgumentParser(
         prog=prog,

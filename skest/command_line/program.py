@@ -16,24 +16,12 @@ from skest.core.checks import ArgumentParser, text_of
 
 # Functions of (arguments, prog), whose modules are imported when their command is given.
 _COMMANDS = {
-    "train": ("command_line.train:main", "train a model on a CSV or Parquet file"),
-    "evaluate": (
-        "command_line.kept_model:evaluate",
-        "measure a model on rows with target",
-    ),
-    "predict": (
-        "command_line.kept_model:predict",
-        "write predictions for rows of a file",
-    ),
-    "inspect": (
-        "command_line.inspect:main",
-        "tell what a model, checkpoint or export is",
-    ),
-    "export": (
-        "command_line.kept_model:export",
-        "write a model that runs without Python",
-    ),
-    "serve": ("export.serve:main", "answer requests for exported models by HTTP"),
+    "train": ("train:main", "train a model on a CSV or Parquet file"),
+    "evaluate": ("kept_model:evaluate", "measure a model on rows with target"),
+    "predict": ("kept_model:predict", "write predictions for rows of a file"),
+    "inspect": ("inspect:main", "tell what a model, checkpoint or export is"),
+    "export": ("kept_model:export", "write a model that runs without Python"),
+    "serve": ("serve:main", "answer requests for exported models by HTTP"),
 }
 
 
@@ -86,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prog = f"skest {given.command}"
     # Imported only now: PyTorch takes a second, and `skest --help` needs none of it.
     try:
-        command = pkgutil.resolve_name(f"skest.{_COMMANDS[given.command][0]}")
+        place, _ = _COMMANDS[given.command]
+        command = pkgutil.resolve_name(f"skest.command_line.{place}")
     except ModuleNotFoundError as error:  # where exports run, not all is installed
         package = str(error.name).split(".")[0]
         if package == "skest":

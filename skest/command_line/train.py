@@ -37,7 +37,7 @@ _MODELS = {
 _MOST_NUMBERED_CLASSES = 20
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "skest train") -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     """Train, measure and save a model."""
     options = _parser(prog).parse_args(arguments)
     if not 0 <= options.holdout < 1:

@@ -86,15 +86,10 @@ def parsed(data: bytes) -> dict[str, Any]:
         f"{found.get('schema')!r}. {newer}",
     )
     # Some need not be there; if they are, they have to be mappings.
-    every = {"runtime": {}, "parity": {}, "model": {}, **found}
-    for name in ("files", "runtime", "parity", "model", "features", "signatures"):
+    every = {"parity": {}, "model": {}, **found}
+    for name in ("files", "parity", "model", "features", "signatures"):
         _mapping(every, name)
-    form, parity = every["runtime"].get("format", "onnx"), every["parity"]
-    _require(
-        form == "onnx" and not found.get("raw"),
-        f"{MANIFEST!r} must be of a graph that takes raw columns; this is an export with "
-        f"format={form!r} or hashing='client' of an earlier skest, or of none.",
-    )
+    parity = every["parity"]
     atol, n_rows = parity.get("atol", 0.0), parity.get("recorded", 0)
     _require(
         _is_number(atol) and 0 <= atol <= MAX_ATOL,

@@ -196,11 +196,6 @@ BEFORE = {
         manifest(lambda m: predict(m).update(method=3)),
         "'method' of signature 'predict'",
     ),
-    "raw": (manifest(lambda m: m.update(raw={"x": {}})), "of an earlier skest"),
-    "program": (
-        manifest(lambda m: m.update(runtime={"format": "pt2"})),
-        "export with format='pt2'",
-    ),
     "parity": (manifest(lambda m: m.update(parity=[])), "have a mapping 'parity'"),
     "atol": (
         manifest(lambda m: m.update(parity={"atol": 0.011})),

@@ -114,7 +114,7 @@ def imported(model):
     code = f"""
 import sys
 from skest import export
-from skest.export import serve
+from skest.command_line import serve
 model = export.load({str(model.path)!r})
 model.predict({ROWS!r})
 with export.ModelServer({{"m": {str(model.path)!r}}}, port=0):

@@ -6,7 +6,6 @@ Semantics: https://github.com/kserve/open-inference-protocol. A signature other 
 missing text or number.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -161,15 +160,15 @@ def _tensors(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 ROUTES = (
-    Route("POST", re.compile(rf"/v2/{MODEL_PATH}/infer"), _infer),
-    Route("GET", re.compile(rf"/v2/{MODEL_PATH}"), _metadata),
-    Route("GET", re.compile(rf"/v2/{MODEL_PATH}/ready"), _model_ready),
+    Route("POST", f"/v2/{MODEL_PATH}/infer", _infer),
+    Route("GET", f"/v2/{MODEL_PATH}", _metadata),
+    Route("GET", f"/v2/{MODEL_PATH}/ready", _model_ready),
     # Kubernetes sends requests to who is ready, and restarts who is not alive.
-    Route("GET", re.compile(r"/v2/health/ready"), _ready),
-    Route("GET", re.compile(r"/v2/health/live"), lambda call: {"live": True}),
+    Route("GET", "/v2/health/ready", _ready),
+    Route("GET", "/v2/health/live", lambda call: {"live": True}),
     Route(
         "GET",
-        re.compile(r"/v2"),
+        "/v2",
         # None of the extensions, of which Triton's binary tensors are the best known.
         lambda call: {"name": "skest", "version": __version__, "extensions": []},
     ),

@@ -200,20 +200,6 @@ class Catalog:
             )
         return self.models[name]
 
-    def find(self, name: str) -> tuple[int, Model]:
-        """Return the version of a model, and its number.
-
-        Raises
-        ------
-        RequestError
-            404 if there is no such model, 503 if none is loaded yet.
-        """
-        found = self.served(name).newest
-        if found is None:
-            # Not 404: the model is known, and a version may be on its way.
-            raise RequestError(503, f"No version of {name!r} is loaded.")
-        return found
-
 
 MODEL_PATH = r"models/(?P<name>[^/:]+)"
 VERSION_PATH = rf"{MODEL_PATH}(/versions/(?P<version>\d+))?"
@@ -285,8 +271,18 @@ class Call:
     version: str | None = None
 
     def find(self) -> tuple[int, Model]:
-        """Return the version of the model, and its number."""
-        number, model = self.catalog.find(self.name)
+        """Return the version of the model, and its number.
+
+        Raises
+        ------
+        RequestError
+            404 if there is none such, 503 if none is loaded yet.
+        """
+        found = self.catalog.served(self.name).newest
+        if found is None:
+            # Not 404: the model is known, and a version may be on its way.
+            raise RequestError(503, f"No version of {self.name!r} is loaded.")
+        number, model = found
         if self.version not in (None, str(number)):
             raise RequestError(
                 404,
@@ -386,7 +382,7 @@ class Route(NamedTuple):
     """What answers the requests whose path fits a pattern."""
 
     method: str
-    pattern: re.Pattern[str]
+    pattern: str
     answer: Callable[[Call], Any]
 
 

@@ -374,7 +374,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def _route(method: str, path: str) -> tuple[Route, re.Match[str]]:
     for route in _ROUTES:
-        found = route.pattern.fullmatch(path)
+        found = re.fullmatch(route.pattern, path)
         if found and route.method == method:
             return route, found
     raise RequestError(

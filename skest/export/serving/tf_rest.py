@@ -6,19 +6,13 @@ Infinity are refused as JSON has none (null is a missing value), the newest vers
 served, without labels of versions, and ``GET /v2/models/NAME`` describes it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.export.serving.requests import (
-    VERSION_PATH,
-    Call,
-    RequestError,
-    Route,
-)
+from skest.export.serving.requests import VERSION_PATH, Call, RequestError, Route
 
 
 def _predict(call: Call) -> Any:
@@ -156,8 +150,8 @@ def _status(call: Call) -> Any:
 
 
 ROUTES = (
-    Route("POST", re.compile(rf"/v1/{VERSION_PATH}:predict"), _predict),
-    Route("POST", re.compile(rf"/v1/{VERSION_PATH}:classify"), _classify),
-    Route("POST", re.compile(rf"/v1/{VERSION_PATH}:regress"), _regress),
-    Route("GET", re.compile(rf"/v1/{VERSION_PATH}"), _status),
+    Route("POST", f"/v1/{VERSION_PATH}:predict", _predict),
+    Route("POST", f"/v1/{VERSION_PATH}:classify", _classify),
+    Route("POST", f"/v1/{VERSION_PATH}:regress", _regress),
+    Route("GET", f"/v1/{VERSION_PATH}", _status),
 )

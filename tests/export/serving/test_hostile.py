@@ -152,7 +152,7 @@ def small(tmp_path):
 
 def test_too_many_requests(small, monkeypatch):
     busy, go = threading.Event(), threading.Event()
-    model = small._catalog.find("double")[1]
+    model = small._catalog.served("double").newest[1]
     run = model.run
 
     def slow(*arguments):
@@ -189,7 +189,7 @@ def test_what_the_memory_does_not_suffice_for(small, monkeypatch, caplog, error)
     def fail(columns, _):
         raise error
 
-    monkeypatch.setattr(small._catalog.find("double")[1], "run", fail)
+    monkeypatch.setattr(small._catalog.served("double").newest[1], "run", fail)
     status, answer = Client(small)("/v1/models/double:predict", {"instances": [1]})
     assert status == 503 and "memory does not suffice" in answer["error"]
     assert not caplog.text
@@ -199,7 +199,7 @@ def test_a_failure_tells_nothing_of_the_request(small, monkeypatch, caplog):
     def fail(columns, _):
         raise RuntimeError(f"failed at {columns}")
 
-    monkeypatch.setattr(small._catalog.find("double")[1], "run", fail)
+    monkeypatch.setattr(small._catalog.served("double").newest[1], "run", fail)
     status, answer = Client(small)("/v1/models/double:predict", {"instances": [4242]})
     assert (status, answer["error"]) == (500, "The server failed; its log says where.")
     assert "RuntimeError" in caplog.text and "4242" not in caplog.text

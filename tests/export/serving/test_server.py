@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from skest.export import serve
+from skest.command_line import main, serve
 from skest.export.serving.server import ModelServer
 from tests.export.serving import _single
 from tests.export.serving._clients import Client, connect, post, until
@@ -47,7 +47,7 @@ def test_without_onnxruntime(base, monkeypatch, capsys):
         connect(server)
     monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit, match="2"):
-        serve.main([str(base), "--port", "0"])
+        main(["serve", str(base), "--port", "0"])
     assert "run on ONNX Runtime" in capsys.readouterr().err
 
 
@@ -66,7 +66,7 @@ class Blocked:
 
     def __init__(self, server, monkeypatch):
         self.busy, self.go = threading.Event(), threading.Event()
-        model = server._catalog.find("double")[1]
+        model = server._catalog.served("double").newest[1]
         run = model.run
 
         def slow(*arguments):
@@ -105,7 +105,7 @@ def test_running_requests_are_finished(base, monkeypatch):
 
 SLOW = """
 import atexit, sys, time
-from skest.export import serve
+from skest.command_line import main
 from skest.export.serving.requests import Call
 
 atexit.register(print, "the interpreter ends")
@@ -114,7 +114,7 @@ def run(*arguments):
     time.sleep(60)
 
 Call.run = run
-sys.exit(serve.main([sys.argv[1], "--port", "0", "--grace", "0.1"]))
+sys.exit(main(["serve", sys.argv[1], "--port", "0", "--grace", "0.1"]))
 """
 
 
@@ -141,7 +141,7 @@ def test_a_process_whose_requests_take_too_long_ends_at_once(base):
 @pytest.fixture
 def process(base):
     """A server in a process of its own, and where it listens."""
-    command = [sys.executable, "-m", "skest.export.serve", f"double={base}"]
+    command = [sys.executable, "-m", "skest", "serve", f"double={base}"]
     process = subprocess.Popen(
         [*command, "--port", "0", "--poll-seconds", "0.05", "--timeout", "5"],
         stdout=subprocess.PIPE,
@@ -183,7 +183,7 @@ def test_wrong_command_lines(base, tmp_path, capsys, monkeypatch, arguments, mes
     monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
     (tmp_path / "a b").touch()
     with pytest.raises(SystemExit, match="2"):
-        serve.main([text.format(base=base) for text in arguments])
+        main(["serve", *(text.format(base=base) for text in arguments)])
     error = capsys.readouterr().err
     assert message in error or "name of a model must be" in error
 
@@ -195,7 +195,7 @@ def test_what_can_not_be_served_from_the_beginning(base, tmp_path, capsys, monke
         model.write_bytes(model.read_bytes() + b"x")
     paths = [f"sound={base}", str(tmp_path / "damaged")]
     with pytest.raises(SystemExit, match="2"):
-        serve.main([*paths, "--port", "0", "--no-trial"])
+        main(["serve", *paths, "--port", "0", "--no-trial"])
     error = (
         "serve: error: No version of 'damaged' can be served: .* incomplete or damaged"
     )

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of the server: ``skest serve PATH``.
-
-Also ``python -m skest.export.serve PATH``.
-"""
+"""``skest serve PATH``."""
 
 import argparse
 import logging
@@ -15,23 +12,22 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
+from skest.command_line import tables
 from skest.core.checks import ArgumentParser, text_of
 from skest.core.files import version_number
 from skest.export.artifact import MANIFEST
 from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
 
-_PROG = "python -m skest.export.serve"
 
-
-def main(arguments: Sequence[str] | None = None, prog: str = _PROG) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     """Serve models until the process is asked to stop (SIGTERM, SIGINT).
 
     Parameters
     ----------
-    arguments : sequence of str, optional
-        The command line, by default that of the process.
-    prog : str, default="python -m skest.export.serve"
+    arguments : sequence of str
+        The command line.
+    prog : str
         How the process was called, for messages.
 
     Returns
@@ -132,7 +128,7 @@ def _models(arguments: Sequence[str]) -> dict[str, str]:
     models: dict[str, str] = {}
     for argument in arguments:
         name, path = _named(argument)
-        if (Path(path) / "model.joblib").exists():
+        if (Path(path) / tables.MODEL).exists():
             raise ValueError(
                 f"{path!r} is a model of `skest train`, not an export. Write one by "
                 f"`skest export {path} -o DIRECTORY`, and serve that directory."
@@ -155,7 +151,3 @@ def _named(argument: str) -> tuple[str, str]:
     # Of "census/1700000001" a client would not guess the number as the name.
     one_version = is_numbered and (path / MANIFEST).exists()
     return (path.parent if one_version else path).name, argument
-
-
-if __name__ == "__main__":
-    sys.exit(main())
