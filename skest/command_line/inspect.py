@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from skest.command_line import tables
-from skest.core.checks import ArgumentParser
 from skest.core.console import text_table
 from skest.core.files import list_versions
 from skest.export.artifact import described_type
@@ -16,22 +15,19 @@ from skest.export.runtime import load
 _Answer = tuple[Callable[[], None], dict[str, Any]]
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
+def main(arguments: Sequence[str], prog: str) -> None:
     """Tell what is at a path."""
-    parser = ArgumentParser(
-        prog=prog,
-        description="Tell what a model of `skest train`, a model_dir, a checkpoint or an "
-        "export is.",
+    parser = tables.command_parser(
+        prog,
+        "Tell what a model of `skest train`, a model_dir, a checkpoint or an export is.",
     )
     parser.add_argument("path", help="its directory")
-    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
     tell, found = _inspected(Path(options.path))
     if options.json:
         tables.print_json(found)
     else:
         tell()
-    return 0
 
 
 def _inspected(path: Path) -> _Answer:

@@ -11,21 +11,19 @@ import numpy as np
 import pandas as pd
 
 from skest.command_line import tables
-from skest.core.checks import ArgumentParser
 from skest.export.runtime import load
 
 
-def evaluate(arguments: Sequence[str], prog: str) -> int:
+def evaluate(arguments: Sequence[str], prog: str) -> None:
     """Print the metrics of a model on a table with the target."""
-    parser = ArgumentParser(
-        prog=prog, description="Measure a model on rows that have the target."
+    parser = tables.command_parser(
+        prog, "Measure a model on rows that have the target."
     )
     parser.add_argument("model", help="the directory that `skest train` has written")
     tables.add_table_options(parser)
-    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
     model, report = tables.load_model(options.model)
-    table = tables.read_table(options.data, options.separator, _strings_of(report))
+    table = tables.read_table(options.data, options.separator, report["strings"])
     y = tables.target_of(table, report["target"], "the target")
     # As `skest train`, which leaves out rows without target.
     known = y.notna()
@@ -37,7 +35,6 @@ def evaluate(arguments: Sequence[str], prog: str) -> int:
     else:
         print(f"On {int(known.sum()):,} rows:")
         tables.print_metrics(metrics, getattr(model, "classes_", None))
-    return 0
 
 
 def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, float]:
@@ -64,12 +61,12 @@ def metrics_of(model: Any, X: Any, y: Any, weight: Any = None) -> dict[str, floa
     return found
 
 
-def predict(arguments: Sequence[str], prog: str) -> int:
+def predict(arguments: Sequence[str], prog: str) -> None:
     """Write predictions, of a classifier with the probabilities of the classes."""
-    parser = ArgumentParser(
-        prog=prog,
-        description="Predict for each row of a table: a column `prediction` and, of a "
-        "classifier, `probability_CLASS`.",
+    parser = tables.command_parser(
+        prog,
+        "Predict for each row of a table: a column `prediction` and, of a classifier, "
+        "`probability_CLASS`.",
     )
     parser.add_argument(
         "model", help="the directory that `skest train` or `export` has written"
@@ -88,7 +85,6 @@ def predict(arguments: Sequence[str], prog: str) -> int:
         metavar="COLUMN",
         help="of the table, to write beside; may be repeated",
     )
-    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
     if options.output is not None:
         tables.check_writable(options.output)
@@ -99,18 +95,12 @@ def predict(arguments: Sequence[str], prog: str) -> int:
     answer = pd.DataFrame({**kept, **answers_of(table)}, index=table.index)
     if options.json and options.output is None:
         tables.print_json(answer.to_dict(orient="records"))
-        return 0
+        return
     tables.write_rows(answer, options.output)
     if options.json:
         tables.print_json({"rows": len(answer), "output": options.output})
     elif options.output is not None:
         print(f"Wrote {len(answer):,} rows to {options.output}")
-    return 0
-
-
-def _strings_of(report: Mapping[str, Any]) -> list[str]:
-    strings: list[str] = report.get("strings", [])  # models of earlier versions lack it
-    return strings
 
 
 def _answers_of(
@@ -159,7 +149,7 @@ def _answers_of(
             answers |= _by_class(model.classes_, model.predict_proba(X))
         return answers
 
-    return answers_of_model, _strings_of(report)
+    return answers_of_model, report["strings"]
 
 
 def _by_class(classes: Any, probabilities: Any) -> dict[str, Any]:
@@ -172,12 +162,12 @@ _N_EXAMPLES = 16
 _DATE = "2026-01-31T12:00:00"
 
 
-def export(arguments: Sequence[str], prog: str) -> int:
+def export(arguments: Sequence[str], prog: str) -> None:
     """Write a model as a version that runs without Python, and say how to ask it."""
-    parser = ArgumentParser(
-        prog=prog,
-        description="Write a model as one ONNX file that takes raw columns, compared with "
-        "the model, as a new version in a directory.",
+    parser = tables.command_parser(
+        prog,
+        "Write a model as one ONNX file that takes raw columns, compared with the model, "
+        "as a new version in a directory.",
     )
     parser.add_argument("model", help="the directory that `skest train` has written")
     parser.add_argument(
@@ -190,7 +180,6 @@ def export(arguments: Sequence[str], prog: str) -> int:
         "default rows are made up",
     )
     tables.add_separator(parser)
-    tables.add_json_option(parser)
     options = parser.parse_args(arguments)
     if (Path(options.output) / tables.MODEL).exists():
         raise FileExistsError(
@@ -200,7 +189,7 @@ def export(arguments: Sequence[str], prog: str) -> int:
     model, report = tables.load_model(options.model)
     example = None
     if options.example is not None:
-        strings = _strings_of(report)
+        strings = report["strings"]
         table = tables.read_table(options.example, options.separator, strings)
         rows = tables.features_of(table, report)
         model.predict(rows)  # a wrong cell is refused by what it holds
@@ -214,7 +203,7 @@ def export(arguments: Sequence[str], prog: str) -> int:
     version = model.export(options.output, example=example)
     if options.json:
         tables.print_json({"version": version})
-        return 0
+        return
     size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
     print(f"Wrote {version} ({size / 1024:,.0f} KiB); its answers are the same")
     # As `skest serve` calls a model that is given without a name.
@@ -230,7 +219,6 @@ def export(arguments: Sequence[str], prog: str) -> int:
     request = json.dumps({"instances": [row]}, ensure_ascii=False)
     print(f"Ask it:    curl http://127.0.0.1:8501/v1/models/{name}:predict -d \\")
     print(f"  {shlex.quote(request)}")
-    return 0
 
 
 def _cell(column: str, feature: Mapping[str, Any], example: Any) -> Any:

@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _run(command, given.arguments, prog)
 
 
-def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> int:
+def _run(command: Callable[..., None], arguments: Sequence[str], prog: str) -> int:
     with (
         # Both: `skest train ... 2>&1 | head` closes one and the same pipe.
         contextlib.redirect_stdout(_PipedStream(sys.stdout)) as answer,
@@ -104,10 +104,10 @@ def _run(command: Callable[..., int], arguments: Sequence[str], prog: str) -> in
         # One line for each, without the place in the code, which says nothing to a user.
         warnings.showwarning = tell
         try:
-            status = command(arguments, prog=prog)
+            command(arguments, prog=prog)
             # Here, where a closed pipe is no error; at exit it would be one.
             answer.flush()
-            return status
+            return 0
         except KeyboardInterrupt:
             _say(prog, "interrupted")
             # As a shell says of a process that SIGINT has ended: 128 + 2.

@@ -20,21 +20,11 @@ from skest.export.serving.requests import Limits
 from skest.export.serving.server import ModelServer
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
+def main(arguments: Sequence[str], prog: str) -> None:
     """Serve models until the process is asked to stop (SIGTERM, SIGINT).
 
-    Parameters
-    ----------
-    arguments : sequence of str
-        The command line.
-    prog : str
-        How the process was called, for messages.
-
-    Returns
-    -------
-    int
-        0, when all running requests were answered. Otherwise the process ends here, with
-        the exit status 1; and with 2 if a model can't be served from the beginning.
+    Return when all running requests were answered. Otherwise the process ends here, with
+    the exit status 1; and with 2 if a model can't be served from the beginning.
     """
     parser = _parser(prog)
     options = parser.parse_args(arguments)
@@ -74,7 +64,6 @@ def main(arguments: Sequence[str], prog: str) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
-    return 0
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skest.core.checks import text_of
+from skest.core.checks import ArgumentParser, text_of
 from skest.core.files import explained, list_versions, write_file
 from skest.core.texts import NO_NUMBERS
 from skest.export.artifact import MANIFEST
@@ -51,9 +51,11 @@ def _separator(text: str) -> str:
     return text
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Let a command answer in JSON."""
+def command_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of a command that can answer in JSON."""
+    parser = ArgumentParser(prog=prog, description=description)
     parser.add_argument("--json", action="store_true", help="answer in JSON")
+    return parser
 
 
 def read_table(
@@ -206,6 +208,7 @@ def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
         If the files are damaged, or those of an export.
     """
     report = load_report(directory)
+    report.setdefault("strings", [])  # models of earlier versions lack it
     # Behind the report: a wrong directory is told without a second of imports.
     import joblib
 

@@ -4,10 +4,9 @@
 import argparse
 import ast
 import contextlib
-import errno
-import importlib
 import json
 import os
+import pkgutil
 import sys
 import time
 from collections.abc import Sequence
@@ -22,22 +21,21 @@ import pandas as pd
 from skest._version import __version__
 from skest.command_line import tables
 from skest.command_line.kept_model import metrics_of
-from skest.core.checks import ArgumentParser
 from skest.core.files import explained, remove_directory, write_directory
 
 PICTURE = "training_curve.png"
 # Imported when there is a table, as in `program`: wrong arguments are told at once.
 _MODELS = {
-    "wide-deep": ("skest.adapters.dnn_linear", "DNNLinearCombined"),
-    "dnn": ("skest.adapters.dnn", "DNN"),
-    "linear": ("skest.adapters.linear", "Linear"),
-    "baseline": ("skest.adapters.linear", "Baseline"),
+    "wide-deep": "DNNLinearCombined",
+    "dnn": "DNN",
+    "linear": "Linear",
+    "baseline": "Baseline",
 }
 # Numbers of so few kinds are taken for classes.
 _MOST_NUMBERED_CLASSES = 20
 
 
-def main(arguments: Sequence[str], prog: str) -> int:
+def main(arguments: Sequence[str], prog: str) -> None:
     """Train, measure and save a model."""
     options = _parser(prog).parse_args(arguments)
     if not 0 <= options.holdout < 1:
@@ -52,7 +50,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     with explained(f"{options.output!r} can't be written", "Give another directory."):
         parent.mkdir(parents=True, exist_ok=True)
         if not os.access(parent, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise PermissionError("Permission denied")
     started = time.perf_counter()
     # Progress is for people; where JSON goes to the standard output, nothing else does.
     aside = contextlib.redirect_stdout(sys.stderr) if options.json else None
@@ -64,14 +62,13 @@ def main(arguments: Sequence[str], prog: str) -> int:
         _tell(report, output)
     if options.json:
         tables.print_json(report)
-    return 0
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = ArgumentParser(
-        prog=prog,
-        description="Train a model on a table, measure it on rows that are held out, and "
-        "save it with a report and a picture of the training.",
+    parser = tables.command_parser(
+        prog,
+        "Train a model on a table, measure it on rows that are held out, and save it with "
+        "a report and a picture of the training.",
     )
     tables.add_table_options(parser)
     add = parser.add_argument
@@ -109,7 +106,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     add("--seed", type=int, default=0, help="of all that is random (default: 0)")
     add("--overwrite", action="store_true", help="replace a model that is there")
     add("--quiet", action="store_true", help="no line about every epoch")
-    tables.add_json_option(parser)
     return parser
 
 
@@ -246,9 +242,8 @@ def _read_by(model: Any, X: pd.DataFrame) -> list[str]:
 
 def _estimator(options: argparse.Namespace, task: str) -> Any:
     kind = "Regressor" if task == "regression" else "Classifier"
-    module, name = _MODELS[options.model]
     # As constructed, so that what --set does not name is what the documentation says.
-    model = getattr(importlib.import_module(module), f"{name}{kind}")()
+    model = pkgutil.resolve_name(f"skest:{_MODELS[options.model]}{kind}")()
     # What --set says comes later, and wins.
     parameters = {"random_state": options.seed, "verbose": int(not options.quiet)}
     for setting in options.set:
