@@ -151,7 +151,8 @@ default="auto"
         values, shown = _grid(cells, numbers, grid_resolution, max_levels)
         deciles, shares = None, np.zeros(len(values))
         if numbers is None:
-            shares = np.array([_share(cells, value) for value in values])
+            found = [cells.isna() if v is None else cells == v for v in values]
+            shares = np.array([is_level.mean() for is_level in found])
         else:
             # Gaps are left out.
             deciles = numbers.quantile(np.arange(1, 10) / 10).to_numpy()
@@ -274,10 +275,6 @@ def _grid(
         distinct = distinct[distinct.isin(numbers.quantile(shares, "nearest"))]
     # The cells themselves go into the table: "007" as a string is not 7 to a model.
     return list(cells.loc[distinct.index]), distinct.to_numpy()
-
-
-def _share(cells: pd.Series, value: Any) -> float:
-    return float((cells.isna() if value is None else cells == value).mean())
 
 
 def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:

@@ -42,28 +42,22 @@ __all__ = [
 ]
 
 _MODULES = {
-    "BestExporter": "exporters",
-    "ClassificationOutput": "signatures",
-    "Exporter": "exporters",
-    "FinalExporter": "exporters",
-    "LatestExporter": "exporters",
-    "Model": "runtime",
-    "ModelServer": "serving.server",
-    "OnnxGraph": "onnx.model",
-    "PredictOutput": "signatures",
-    "RegressionOutput": "signatures",
-    "build_onnx": "onnx.model",
-    "latest": "artifact",
-    "load": "runtime",
+    "artifact": ("latest",),
+    "exporters": ("BestExporter", "Exporter", "FinalExporter", "LatestExporter"),
+    "onnx.model": ("OnnxGraph", "build_onnx"),
+    "runtime": ("Model", "load"),
+    "serving.server": ("ModelServer",),
+    "signatures": ("ClassificationOutput", "PredictOutput", "RegressionOutput"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = getattr(importlib.import_module(f"skest.export.{_MODULES[name]}"), name)
-        # Python asks here for what is not there only: once for each name.
-        globals()[name] = value
-        return value
+    for module, names in _MODULES.items():
+        if name in names:
+            value = getattr(importlib.import_module(f"skest.export.{module}"), name)
+            # Python asks here for what is not there only: once for each name.
+            globals()[name] = value
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -247,20 +247,17 @@ def model_signatures(
     if given:
         # `export_outputs` of tf.estimator.EstimatorSpec take the place of all but
         # "predict".
-        own_outputs = {
+        predict = outputs["predict"]
+        outputs = {
             name: (output.method, _resolved(name, output, predictions))
             for name, output in given.items()
         }
-        outputs = {
-            **own_outputs,
-            "predict": own_outputs.get("predict", outputs["predict"]),
-        }
+        outputs.setdefault("predict", predict)
+    # Of a MultiHead, its first head's, as in TensorFlow.
+    outputs = {_DEFAULT: next(iter(outputs.values()))} | outputs
     return {
         name: Signature(method, dict(inputs), dict(tensors))
-        for name, (method, tensors) in (
-            # Of a MultiHead, its first head's, as in TensorFlow.
-            {_DEFAULT: next(iter(outputs.values()))} | outputs
-        ).items()
+        for name, (method, tensors) in outputs.items()
     }
 
 

@@ -189,9 +189,8 @@ def _publish(
 ) -> Path:
     """Write a version with its assets, which appears when it is complete."""
     check_is_local(base, "The directory of the versions")
-    if (
-        Path(base) / artifact.MANIFEST
-    ).exists():  # which would not be what was exported then
+    # Which would not be what was exported then.
+    if (Path(base) / artifact.MANIFEST).exists():
         raise ValueError(
             f"{str(base)!r} is a version, of which nothing may change. Give the directory "
             f"of the versions to 'export', {str(Path(base).parent)!r}."
@@ -268,7 +267,7 @@ def _tried(exported: Exported) -> tuple[Rows, Mapping[str, np.ndarray]]:
     """Return rows, and what the model predicts for them."""
     model, predict = exported.model, exported.predict
     if exported.example is None:
-        known = {**exported.known, **model.words}
+        known = {**exported.known, **warmup.looked_up_in_model(model.model)}
         # Not rows of the training: a version goes to people who may not see these.
         return warmup.made_up_rows(known, model.inputs, predict)
     rows = warmup.rows_of(exported.example, model.inputs)

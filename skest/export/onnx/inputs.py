@@ -102,17 +102,10 @@ def _(column: NumericColumn) -> list[Demand]:
         return [Demand(column.key, True, dtype, (None, None, *inside))]
     if isinstance(column, ParsedColumn) and column.parse != "number":
         return [Demand(column.key, True, DATE, shape, may_miss)]
-    names = None
+    found = Demand(column.key, True, dtype, shape, may_miss)
     if isinstance(column, NumericFrameColumn):
-        names = tuple(column.feature_names)
-    is_parsed = isinstance(column, ParsedColumn)
-    return [
-        Demand(
-            *(column.key, True, dtype, shape, may_miss),
-            names=names,
-            is_parsed=is_parsed,
-        )
-    ]
+        found = found._replace(names=tuple(column.feature_names))
+    return [found._replace(is_parsed=isinstance(column, ParsedColumn))]
 
 
 @_demands.register
@@ -142,12 +135,11 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
         # What is divided is text. Else a hashed column may say its type, as in
         # TensorFlow.
         kind = "string" if column.delimiter else getattr(column, "dtype", None)
-    are_booleans = isinstance(column, VocabularyColumn) and column.are_booleans
     return [
         Demand(
             *(column.key, False, kind),
             delimiter=column.delimiter,
-            are_booleans=are_booleans,
+            are_booleans=getattr(column, "are_booleans", False),
             takes_fractions=isinstance(column, NumberedVocabularyColumn),
         )
     ]
@@ -155,15 +147,13 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
 
 @_demands.register
 def _(column: CrossedColumn) -> list[Demand]:
-    return [
-        demand
-        for key in column.hashed_keys
-        for demand in (
-            demands(key)
-            if isinstance(key, FeatureColumn)
-            else [Demand(key, False, None, is_crossed=True)]
-        )
-    ]
+    found = []
+    for key in column.hashed_keys:
+        if isinstance(key, FeatureColumn):
+            found += demands(key)
+        else:
+            found.append(Demand(key, False, None, is_crossed=True))
+    return found
 
 
 @_demands.register
@@ -238,22 +228,14 @@ class InputSpec(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
-        is_nan = isinstance(self.missing, float)
-        described = {
-            "dtype": self.dtype,
-            "shape": list(self.shape),
-            "key": self.key,
-            "missing": "nan" if is_nan else self.missing,
-            "delimiter": self.delimiter,
-            "columns": None if self.names is None else list(self.names),
-            "texts_only": self.texts_only or None,
-            "unit": self.unit,
-            "numbers_only": self.numbers_only or None,
-            "from_texts": self.from_texts or None,
-            "booleans": self.booleans or None,
-            "integers_only": self.integers_only or None,
-        }
-        return {name: value for name, value in described.items() if value is not None}
+        described = {**self._asdict(), "shape": list(self.shape)}
+        del described["name"]
+        names = described.pop("names")
+        described["columns"] = None if names is None else list(names)
+        if isinstance(self.missing, float):
+            described["missing"] = "nan"
+        # Not `not in`, to which 0 is False.
+        return {k: v for k, v in described.items() if v is not None and v is not False}
 
 
 class Category(NamedTuple):
@@ -312,7 +294,7 @@ class Inputs:
         forms: Mapping[Key, Form] | None = None,
     ) -> None:
         self.graph = graph
-        self._forms = dict(forms or {})
+        self._forms = forms or {}
         self.specs: list[InputSpec] = []
         self._values: dict[tuple[Key, str | None], tuple[InputSpec, Value]] = {}
         wanted: dict[tuple[Key, str | None], list[Demand]] = {}

@@ -19,7 +19,6 @@ from skest.export.onnx.inputs import InputSpec
 from skest.export.onnx.networks import Scope, network_output
 from skest.export.onnx.tracing import SpecInputs, Traced, spec_inputs, traced
 from skest.export.signatures import Signature, TensorInfo, model_signatures
-from skest.export.warmup import looked_up_in_model
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import Form
 from skest.feature_columns.table import Key
@@ -56,11 +55,6 @@ class OnnxGraph(NamedTuple):
             # Operators of the engine are all that runs.
             "trusted_code": False,
         }
-
-    @property
-    def words(self) -> dict[str, list[Any]]:
-        """Some of the words and integers that are looked up, by input."""
-        return looked_up_in_model(self.model)
 
     def engine(self) -> dict[str, str]:
         """Return the version of what runs it here."""
@@ -208,8 +202,7 @@ def mean_onnx(
         own: Any = {key[1]: encoded[key] for key in parts if key[0] == i} or encoded
         scope = Scope(graph, f"{i}." if len(models) > 1 else "")
         # None is the name of the only part.
-        found = _scaled_logits(model, scope, own.get(None, own), dtype)
-        logits.append(found)
+        logits.append(_scaled_logits(model, scope, own.get(None, own), dtype))
     left = iter(logits)
     means = [_mean(head, list(islice(left, len(group)))) for group in groups]
     # Greedy ensembles choose with replacement (Caruana et al., ICML 2004).
@@ -371,8 +364,7 @@ def spec_onnx(
         if head is not None:  # the names of classes belong to their ids
             own = {key: value for key, (value, _) in values.items()}
             values |= _with_rows(with_classes(head, own, classes))
-    outputs = spec.export_outputs
-    return _finished(graph, head, values, given.specs, outputs)
+    return _finished(graph, head, values, given.specs, spec.export_outputs)
 
 
 def _logits(network: nn.Module, graph: Graph, given: SpecInputs) -> Any:
