@@ -9,7 +9,7 @@ the manifest says, and what is no text or number is refused by name.
 
 import math
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from reprlib import repr as shortened
 from typing import Any
 
@@ -102,14 +102,14 @@ def columns_of(
     if hasattr(type(table), "toarray"):  # a sparse matrix
         table = table.toarray()
     if isinstance(table, Mapping):
-        return _pick(names, parts, table, lambda key: table[key])
+        return _pick(names, parts, table, table)
     # By what it can do, not by its class: none of them need be installed.
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):
         # The columns of an Arrow table are no names.
         keys = getattr(table, "column_names", table.columns)
         if len(names) == 1 and _is_matrix(keys, names[0], parts):
             return {names[0]: np.asarray(table)}
-        return _pick(names, parts, keys, lambda key: table[key])
+        return _pick(names, parts, keys, table)
     if isinstance(table, np.ndarray) and len(names) == 1:
         return {names[0]: _unmasked(table)}
     if isinstance(table, Sequence) and all(isinstance(row, Mapping) for row in table):
@@ -121,7 +121,8 @@ def columns_of(
             absent = [key for key in common if key not in row]
             if absent:
                 raise ValueError(f"Row {at} lacks the features {absent}.")
-        return _pick(names, parts, first, lambda key: [row[key] for row in table])
+        columns = {key: [row[key] for row in table] for key in common}
+        return _pick(names, parts, columns, columns)
     raise TypeError(
         "Give a DataFrame, a dict of columns, or a list of rows, each a dict; got "
         f"{type(table).__name__}."
@@ -135,9 +136,7 @@ def _is_matrix(keys: Any, name: str, parts: Parts) -> bool:
     return is_counted and not {name, *parts.get(name, ())} & set(map(str, keys))
 
 
-def _pick(
-    names: Sequence[str], parts: Parts, keys: Any, column: Callable[[Any], Any]
-) -> dict[str, Any]:
+def _pick(names: Sequence[str], parts: Parts, keys: Any, table: Any) -> dict[str, Any]:
     # Inputs of a graph are called by strings; columns of a frame may be numbers.
     key_of = {str(key): key for key in keys}
     found, absent = {}, []
@@ -148,10 +147,9 @@ def _pick(
         if missing:
             absent += missing
         elif whole:
-            found[name] = _unmasked(column(key_of[name]))
+            found[name] = _unmasked(table[key_of[name]])
         else:
-            columns = {part: _unmasked(column(key_of[part])) for part in own}
-            found[name] = _stacked(columns)
+            found[name] = _stacked({k: _unmasked(table[key_of[k]]) for k in own})
     if absent:
         raise ValueError(
             f"The features {absent} are missing; the model takes "

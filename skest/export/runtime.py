@@ -209,12 +209,10 @@ class Model:
         if not wanted:
             raise ValueError(f"The model predicts {list(outputs)}, but no {keys[0]}.")
         found = self.run(table, "predict")
-        results = {
-            head: found[name][:, 0]
-            if squeeze and found[name].ndim == 2 and found[name].shape[1] == 1
-            else found[name]
-            for head, name in wanted.items()
-        }
+        results = {head: found[name] for head, name in wanted.items()}
+        for head, values in results.items():
+            if squeeze and values.shape[1:] == (1,):
+                results[head] = values[:, 0]
         return results[""] if set(results) == {""} else results
 
     def _signature(self, name: str) -> Any:
@@ -408,11 +406,11 @@ def try_out(artifact: Artifact, verify: bool) -> None:
     size = sum(entry["size"] for entry in artifact.manifest["files"].values())
     memory = MEMORY + _PER_BYTE * size
     task = {
+        "limits": [SECONDS, memory],
         "path": str(artifact.path),
         "trusted_manifest_sha256": artifact.manifest_sha256,
         "verify": verify,
     }
-    limits = json.dumps([SECONDS, memory])
     # It finds what this process finds; threads would each take memory for nothing.
     there = {"PYTHONPATH": os.pathsep.join(sys.path)}
     one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -420,7 +418,7 @@ def try_out(artifact: Artifact, verify: bool) -> None:
     too_slow = f"takes more than {SECONDS} seconds; {more}"
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _CHILD, limits, json.dumps(task)],
+            [sys.executable, "-P", "-c", _CHILD, json.dumps(task)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -449,9 +447,10 @@ def try_out(artifact: Artifact, verify: bool) -> None:
 
 def run_in_child() -> None:
     """Load the version that the command line names, within its limits."""
-    _limit(*json.loads(sys.argv[1]))
+    task = json.loads(sys.argv[1])
+    _limit(*task.pop("limits"))
     try:
-        load(**json.loads(sys.argv[2]))
+        load(**task)
     except Exception as error:
         sys.stdout.buffer.write(str(error)[:_LONGEST].encode(errors="replace"))
         sys.exit(_LACKS_MEMORY if lacks_memory(error) else _REFUSED)

@@ -146,28 +146,28 @@ def given_parts(columns: Any) -> dict[Any, FeatureColumns]:
 
 def encode_all(
     graph: Graph,
-    columns: FeatureColumns | Mapping[Any, FeatureColumns | None] | None,
+    parts: Mapping[Any, FeatureColumns],
     dtype: np.dtype,
     forms: Mapping[Key, Form],
-) -> tuple[list[InputSpec], Any]:
-    """Declare the inputs of columns; return them, and what the network takes.
+) -> tuple[list[InputSpec], dict[Any, Any]]:
+    """Declare the inputs of columns; return them, and what networks take by part.
 
     Parameters
     ----------
     graph : Graph
         Gets the inputs.
-    columns : FeatureColumns, dict of them by part, or None
-        Fitted columns; None if the network looks at no feature.
+    parts : dict of FeatureColumns
+        Fitted columns; none if the network looks at no feature, but at the number of
+        rows, which is what it gets under "rows".
     dtype, forms
         See `Inputs`.
     """
-    given = given_parts(columns)
-    every = [column for part in given.values() for column in part.active]
+    every = [column for part in parts.values() for column in part.active]
     inputs = Inputs(graph, every, dtype, forms)
-    if not given:
+    if not parts:
         return inputs.specs, {"rows": inputs.any_input()}
-    encoded = {name: encode(part, inputs, dtype) for name, part in given.items()}
-    return inputs.specs, encoded if isinstance(columns, Mapping) else encoded[None]
+    encoded = {name: encode(part, inputs, dtype) for name, part in parts.items()}
+    return inputs.specs, encoded
 
 
 @singledispatch

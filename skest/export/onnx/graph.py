@@ -305,21 +305,18 @@ class Graph:
         content = tuple(array.ravel()) if array.dtype == STRING else array.tobytes()
         # By type and shape, too: 0 and 0.0, and () and (1,), have the same bytes.
         key = ("constant", array.dtype.str, array.shape, content)
-        if key not in self._known:
-            self._known[key] = (self._initializer("constant", array),)
-        return self._known[key][0]
+        return self._initializer("constant", array, key)
 
     def weight(self, name: str, value: np.ndarray) -> Value:
         """Return a variable of the network, stored under its own name."""
-        key = ("weight", name)
-        if key not in self._known:
-            self._known[key] = (self._initializer(name, value),)
-        return self._known[key][0]
+        return self._initializer(name, value, ("weight", name))
 
-    def _initializer(self, name: str, array: np.ndarray) -> Value:
-        value = Value(self, self._unique(name), array.dtype, array.ndim)
-        self.initializers[value.name] = array
-        return value
+    def _initializer(self, name: str, array: np.ndarray, key: Hashable) -> Value:
+        if key not in self._known:
+            value = Value(self, self._unique(name), array.dtype, array.ndim)
+            self.initializers[value.name] = array
+            self._known[key] = (value,)
+        return self._known[key][0]
 
     def add(
         self,
@@ -345,14 +342,14 @@ class Graph:
         domain : str, default=""
             Operator set.
         **attributes
-            Attributes of the node; lists as tuples.
+            Attributes of the node.
         """
         dtype = inputs[0].dtype if dtype is None else dtype
         ndim = max(value.ndim for value in inputs) if ndim is None else ndim
-        outputs = [(dtype, ndim)]
-        return self.add_many(op, *inputs, outputs=outputs, domain=domain, **attributes)[
-            0
-        ]
+        made = self.add_many(
+            op, *inputs, outputs=[(dtype, ndim)], domain=domain, **attributes
+        )
+        return made[0]
 
     def add_many(
         self,
@@ -366,16 +363,16 @@ class Graph:
 
         An input that is None is left out.
         """
-        # Equal nodes are one: columns share what they do with the same raw column.
         # ONNX calls an input that is left out "".
-        names = tuple("" if value is None else value.name for value in inputs)
-        key = (op, domain, names, tuple(sorted(attributes.items())))
+        names = ["" if value is None else value.name for value in inputs]
+        node = self._make_node(op, names, [], domain=domain, **attributes)
+        # Equal nodes are one: columns share what they do with the same raw column.
+        key = node.SerializeToString()
         if key not in self._known:
-            name = self._unique("/".join([*self._scope, op]))
+            node.name = name = self._unique("/".join([*self._scope, op]))
             own = [name, *(self._unique(f"{name}:{i}") for i in range(1, len(outputs)))]
-            self._nodes.append(
-                self._make_node(op, names, own, name, domain=domain, **attributes)
-            )
+            node.output.extend(own)
+            self._nodes.append(node)
             self._known[key] = tuple(
                 Value(self, output, np.dtype(dtype), ndim)
                 for output, (dtype, ndim) in zip(own, outputs, strict=True)

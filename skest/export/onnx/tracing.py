@@ -317,7 +317,7 @@ def _grafted(
     model: Any, graph: Graph, values: Sequence[Value], name: str
 ) -> list[Value]:
     """Add the nodes of a model to a graph; return its outputs there."""
-    from onnx import numpy_helper
+    from onnx import helper, numpy_helper
 
     # ONNX names an optional input that is left out "".
     found: dict[str, Any] = {"": None}
@@ -333,32 +333,14 @@ def _grafted(
         )
     with graph.scope(name):
         for node in model.graph.node:
-            added = _added(node, graph, [found[n] for n in node.input])
+            inputs = [found[name] for name in node.input]
+            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            # The types of values inside are the business of torch, and nobody asks for
+            # them here: `_typed` sets those of the results.
+            outputs = [(np.float32, 0)] * len(node.output)
+            added = graph.add_many(node.op_type, *inputs, outputs=outputs, **attributes)
             found |= zip(node.output, added, strict=True)
     return [found[output.name] for output in model.graph.output]
-
-
-def _added(node: Any, graph: Graph, inputs: list[Any]) -> Sequence[Value]:
-    """Add a node; the types of values inside are the business of torch."""
-    from onnx import helper, numpy_helper
-
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    if node.op_type == "Constant":
-        (value,) = given.values()
-        is_tensor = hasattr(value, "data_type")
-        return [graph.constant(numpy_helper.to_array(value) if is_tensor else value)]
-    if node.op_type == "ConstantOfShape":
-        fill = given.get("value")
-        # Its attribute is a tensor, by which equal nodes could not be found.
-        array = np.zeros(1, np.float32) if fill is None else numpy_helper.to_array(fill)
-        return [graph.add("Expand", graph.constant(array.reshape(())), inputs[0])]
-    attributes: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in given.items()
-    }
-    # A stand-in for types that nobody asks for: `_typed` sets those of the results.
-    outputs = [(np.float32, 0)] * len(node.output)
-    return graph.add_many(node.op_type, *inputs, outputs=outputs, **attributes)
 
 
 def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
@@ -370,7 +352,7 @@ def _typed(value: Value, result: Tensor, declared: Any, key: Any) -> Traced:
             f"The result {key!r} has {shape[0]} rows, whatever the batch has. An exported "
             "model returns something for every row."
         )
-    # `_added` knows no types; those of the example are the same.
+    # `_grafted` knows no types; those of the example are the same.
     return Traced(
         Value(value.graph, value.name, numpy_dtype(result.dtype), result.ndim), shape
     )
@@ -405,34 +387,35 @@ def spec_inputs(
     """
     if own is None:
         return _plain(graph, features, dtype)
-    columns = _columns_of_encode(own)
+    parts = _parts_of_encode(own)
     if forms is None:
         table = Table(features)
-        parts = columns.values() if isinstance(columns, dict) else [columns]
         # Columns of numbers say what they are; of categories the data tell.
-        every = [demands(column) for part in parts for column in part.active]
+        every = [demands(column) for part in parts.values() for column in part.active]
         wanted = {d.key for of_column in every for d in of_column if not d.is_number}
         forms = forms_of({key: table.cells(key) for key in wanted})
-    specs, encoded = encode_all(graph, columns, dtype, forms)
-    if isinstance(columns, dict):
+    specs, encoded = encode_all(graph, parts, dtype, forms)
+    if None not in parts:
         return SpecInputs(specs, encoded, {})
-    return SpecInputs(specs, encoded, _of_columns(columns, encoded, own(features)))
+    only = encoded[None]
+    return SpecInputs(specs, only, _of_columns(parts[None], only, own(features)))
 
 
-def _columns_of_encode(own: Any) -> FeatureColumns | dict[str, FeatureColumns]:
+def _parts_of_encode(own: Any) -> dict[Any, FeatureColumns]:
     """Return the feature columns whose method ``encode`` a function is.
 
-    Those of a canned network of several parts, such as wide & deep, come by part.
+    Those of a canned network of several parts, such as wide & deep, come by part; others
+    under None.
     """
     if isinstance(own, Encoding):
-        return own.columns
+        return {None: own.columns}
     if isinstance(own, PartsEncoding):
         return own.parts
     # A bound method knows its columns; of any other callable nothing is known.
     function = own.func if isinstance(own, partial) else own
     columns = getattr(function, "__self__", None)
     if isinstance(columns, FeatureColumns) and function == columns.encode:
-        return columns
+        return {None: columns}
     called = getattr(function, "__qualname__", type(function).__qualname__)
     raise ExportError(
         f"The 'encode' of the EstimatorSpec, {called}, cannot be exported. Use "
