@@ -104,10 +104,13 @@ def position_of(target: Any, names: Sequence[Any]) -> int:
     return list(names).index(target)
 
 
-def title_of(label: Any, classes: Any) -> str:
-    """Return the title of a picture that shows one class."""
+def chosen_class(label: Any, classes: list[Any]) -> tuple[int, Any, str]:
+    """Return position, label and title of a class; None is the last, or positive, one."""
+    label = classes[-1] if label is None else label
+    check_one_of(label, "class", classes)
     n = len(classes)
-    return f"class {label}" + (f" (one of {n})" if n > 2 else "")
+    title = f"class {label} (one of {n})" if n > 2 else f"class {label}"
+    return classes.index(label), label, title
 
 
 def shortened(text: str, most: int) -> str:

@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from skest.displays.base import (
     Display,
     check_one_of,
+    chosen_class,
     head_names,
     position_of,
     shortened,
-    title_of,
 )
 from skest.feature_columns.cells import holds_lists
 from skest.feature_columns.parsed import are_dates
@@ -302,11 +302,7 @@ def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
             f"response_method={method!r} is for classes, and numbers are predicted here. "
             "Take response_method='predict'."
         )
-    classes = list(classes)
-    # As scikit-learn's displays take the positive class.
-    label = classes[-1] if label is None else label
-    check_one_of(label, "class", classes)
-    index = classes.index(label)
+    index, label, of_class = chosen_class(label, list(classes))
 
     def answer(X: Any) -> Any:
         found = getattr(estimator, method)(X)
@@ -318,7 +314,7 @@ def _response(estimator: Any, method: str, target: Any) -> tuple[Any, str, str]:
         return found[:, index]
 
     kind = "probability" if method == "predict_proba" else "decision"
-    return answer, f"mean {kind} of {label!s}", title + title_of(label, classes)
+    return answer, f"mean {kind} of {label!s}", title + of_class
 
 
 def _numbers(found: Any, target: Any, heads: Sequence[Any]) -> pd.Series:

@@ -12,11 +12,11 @@ from skest.adapters.linear import linear_weights
 from skest.displays.base import (
     Display,
     check_one_of,
+    chosen_class,
     head_names,
     position_of,
     shortened,
     skest_estimator,
-    title_of,
 )
 from skest.feature_columns.dense import EmbeddingColumn
 
@@ -244,10 +244,9 @@ class WeightsDisplay(Display):
             classes, titles = classes[head], [f"target {names[head]}"]
         classes = [] if classes is None else list(classes)
         if classes:
-            label = classes[-1] if target is None else target
-            check_one_of(label, "class", classes)
-            row, what = classes.index(label), f"weight for {label}"
-            titles.append(title_of(label, classes))
+            row, label, title = chosen_class(target, classes)
+            what = f"weight for {label}"
+            titles.append(title)
         elif len(weights) > 1 or target is not None:
             row = position_of(target, range(len(weights)))
             titles.append(f"number {row}")

@@ -310,20 +310,17 @@ class BestExporter(LatestExporter):
         mode: str = "min",
     ) -> None:
         super().__init__(name, assets, exports_to_keep, format=format)
-        if not callable(compare_fn):
-            kind = ValueError if compare_fn is None else TypeError  # as in TensorFlow
-            raise kind(
-                f"'compare_fn' of a BestExporter must be a function; got {compare_fn!r}. "
-                "Leave it out to compare the loss."
-            )
         try:
             # Told when it is made: the first evaluation may be hours away.
             found = inspect.signature(compare_fn)
             found.bind(best_eval_result={}, current_eval_result={})
         except TypeError as error:
-            raise ValueError(
+            is_none = compare_fn is None  # a ValueError in TensorFlow
+            kind = ValueError if is_none or callable(compare_fn) else TypeError
+            raise kind(
                 "'compare_fn' of a BestExporter must be a function of 'best_eval_result' "
-                f"and 'current_eval_result', called by name; got {compare_fn!r}: {error}."
+                f"and 'current_eval_result', called by name; got {compare_fn!r}: {error}. "
+                "Leave it out to compare the loss."
             ) from error
         if metric is not None and not isinstance(metric, str):
             raise TypeError(

@@ -100,7 +100,8 @@ def test_assets(estimator, tmp_path):
             ValueError,
             "either 'compare_fn' or 'metric' and 'mode'; got both",
         ),
-        ({"compare_fn": None}, ValueError, "a function; got None. Leave it out"),
+        ({"compare_fn": None}, ValueError, "a function .* got None: .* Leave it out"),
+        ({"compare_fn": 3}, TypeError, "must be a function .* got 3"),
         (
             {"compare_fn": lambda a, b: True},
             ValueError,
