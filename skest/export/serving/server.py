@@ -300,9 +300,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Return the body, which has one known length, and not too large a one."""
         # A chunked or compressed body says its size too late for a limit; and with two
         # ways to tell the length, a proxy may take another one than this server.
-        if {"transfer-encoding", "content-encoding"} & set(
-            map(str.lower, self.headers)
-        ):
+        if "transfer-encoding" in self.headers or "content-encoding" in self.headers:
             raise RequestError(
                 411, "Send the body whole, not compressed, with 'content-length'."
             )
