@@ -9,10 +9,10 @@ from skest.export.onnx.columns import EveryId, Ids, encode
 from skest.export.onnx.graph import Graph, to_model
 from skest.export.onnx.inputs import Inputs
 from skest.export.onnx.numbers import Numbers, computed
+from skest.export.raw_values import Feature
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.sources import forms_of
 from skest.feature_columns.table import Table
-from tests.export._feeds import feeds
 
 
 def session(model):
@@ -30,6 +30,16 @@ def run(model, given):
     loaded = session(model)
     names = [output.name for output in loaded.get_outputs()]
     return dict(zip(names, loaded.run(None, given), strict=True))
+
+
+def feeds(inputs, X):
+    """Return raw columns by the name of the input, as `skest.export.load` makes them."""
+    table = Table(X)
+    found = {}
+    for spec in inputs:
+        cells = X[spec.key] if isinstance(X, dict) else table.cells(spec.key)
+        found[spec.name] = Feature(spec.name, spec.to_json()).feed(cells)
+    return found
 
 
 class EncodedInOnnx:

@@ -1,15 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
 import sys
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 pytest.importorskip("onnxruntime")
 from skest import export
 from skest.exceptions import ArtifactError
 from skest.export import runtime
-from tests.export import _hostile, _models
+from tests.export import _models
 from tests.export.serving import _single
 from tests.export.serving._clients import Client
+
+
+def _one_hot_of_no_depth():
+    nodes = [
+        helper.make_node("Cast", ["x"], ["whole"], to=TensorProto.INT64),
+        helper.make_node("OneHot", ["whole", "empty", "two"], ["y"]),
+    ]
+    return nodes, {"empty": np.zeros(0, np.int64), "two": np.array([0.0, 1.0])}
+
+
+def _much_memory():
+    large = helper.make_tensor("value", TensorProto.DOUBLE, [1], [1.0])
+    nodes = [
+        helper.make_node("ConstantOfShape", ["sizes"], ["large"], value=large),
+        helper.make_node("ReduceSum", ["large"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["x", "sum"], ["y"]),
+    ]
+    return nodes, {"sizes": np.array([2**32], np.int64)}
+
+
+def _much_time():
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["sum", "matrix"], ["p0"]),
+    ]
+    nodes += [
+        helper.make_node("MatMul", [f"p{i}", f"p{i}"], [f"p{i + 1}"]) for i in range(64)
+    ]
+    nodes.append(helper.make_node("ReduceSum", ["p64"], ["y"]))
+    return nodes, {"matrix": np.ones((2000, 2000)) / 2000}
+
+
+HOSTILE = {"ends": _one_hot_of_no_depth, "memory": _much_memory, "time": _much_time}
+
+
+def write_hostile(directory, kind):
+    """Write a version of allowed operators that ends the process, or holds it for long."""
+    nodes, arrays = HOSTILE[kind]()
+    return _single.write(directory, graph=_single.graph_of(nodes, arrays, None))
 
 
 def test_a_version_that_passes_runs_here(tmp_path):
@@ -37,12 +78,12 @@ def test_what_takes_too_much_is_refused(tmp_path, monkeypatch, kind, what):
     monkeypatch.setattr(runtime, "SECONDS", 1)
     monkeypatch.setattr(runtime, "MEMORY", 2**30)
     with pytest.raises(ArtifactError, match=f"a process of its own, it {what}"):
-        export.load(_hostile.write(tmp_path / "1", kind), trial=True)
+        export.load(write_hostile(tmp_path / "1", kind), trial=True)
 
 
 def test_a_server_outlives_a_version_that_would_end_it(tmp_path, caplog):
     _single.write(tmp_path / "1")
-    _hostile.write(tmp_path / "2", "ends")
+    write_hostile(tmp_path / "2", "ends")
     with export.ModelServer({"double": tmp_path}, port=0) as server:
         ask = Client(server)
         answer = ask("/v1/models/double:predict", {"instances": [1]})

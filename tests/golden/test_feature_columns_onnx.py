@@ -17,8 +17,7 @@ from tests.golden import test_feature_columns as golden
 pytest.importorskip("onnxruntime")
 from skest.export.onnx.model import build_onnx
 from skest.feature_columns.sources import forms_of
-from tests.export._feeds import feeds
-from tests.export._running import run
+from tests.export._running import feeds, run
 
 OUTPUTS = {"dense_features": "output", "linear_model": "logits"}
 CASES = [
