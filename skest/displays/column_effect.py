@@ -151,7 +151,7 @@ default="auto"
         values, shown = _grid(cells, numbers, grid_resolution, max_levels)
         deciles, shares = None, np.zeros(len(values))
         if numbers is None:
-            found = [cells.isna() if v is None else cells == v for v in values]
+            found = (cells.isna() if v is None else cells == v for v in values)
             shares = np.array([is_level.mean() for is_level in found])
         else:
             # Gaps are left out.

@@ -100,10 +100,8 @@ class Ids(NamedTuple):
     width: int | None
 
 
-class EveryId(NamedTuple):
+class EveryId:
     """All ids in their order, for each row: those of the columns of a matrix."""
-
-    size: int
 
 
 Encoded = dict[str, Value | numbers.Numbers | Ids | EveryId]
@@ -288,7 +286,7 @@ def _(column: SparseMatrixColumn, inputs: Inputs) -> Encoded:
     raw = inputs.numbers(column.key)
     # Dense, for few engines take sparse tensors.
     scaled = raw / column.scale_.astype(raw.dtype)
-    return {column.encoded_key: EveryId(column.num_buckets), column.weight_key: scaled}
+    return {column.encoded_key: EveryId(), column.weight_key: scaled}
 
 
 @_encoded.register

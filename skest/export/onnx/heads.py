@@ -176,8 +176,7 @@ def _split(head: MultiHead, logits: Any) -> list[tuple[SingleTaskHead, Value]]:
         return [(part, logits[part.name]) for part in head.heads]
     # One matrix, of which each head has some columns, in the order of the heads.
     sizes = [part.logits_dimension for part in head.heads]
-    ends = np.cumsum(sizes).tolist()
-    columns = [np.arange(end - n, end) for n, end in zip(sizes, ends, strict=True)]
+    columns = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     return [
         (part, logits.take(own, axis=-1))
         for part, own in zip(head.heads, columns, strict=True)

@@ -344,8 +344,6 @@ def spec_onnx(
     (['x'], ['twice'])
     """
     network = spec.network
-    if network is None or spec.predictions is None:
-        raise ValueError("An export needs an EstimatorSpec of mode 'infer'.")
     # Moving averages in place of those of a batch, and no dropout.
     network.eval()
     dtype = _dtype_of(network)

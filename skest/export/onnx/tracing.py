@@ -88,14 +88,11 @@ class SpecInputs(NamedTuple):
     traceable : dict of Traceable
         For others, under the keys of the encoded features; none of a model whose columns
         come by part, which is canned.
-    is_bare : bool
-        Whether the network takes one tensor, not a dictionary.
     """
 
     specs: list[InputSpec]
     encoded: Any
     traceable: dict[Any, Traceable]
-    is_bare: bool = False
 
 
 def traced(
@@ -142,7 +139,7 @@ def traced(
     >>> graph = Graph("own")
     >>> x = graph.input("x", np.float32, (None, 2))
     >>> network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Tanh()).eval()
-    >>> given = SpecInputs([], x, {"x": Traceable(x, torch.ones(2, 2))}, is_bare=True)
+    >>> given = SpecInputs([], x, {"x": Traceable(x, torch.ones(2, 2))})
     >>> found = traced(lambda logits: {"y": logits}, network, graph, given)
     >>> _ = graph.output("y", *found["y"])
     >>> [node.op_type for node in graph.nodes]
@@ -155,14 +152,14 @@ def traced(
             "Exporting a network of your own needs the package onnxscript; install it by "
             "`pip install onnxscript`."
         ) from error
-    name, key_of_bare = type(network).__name__, BARE if given.is_bare else None
+    name, is_bare = type(network).__name__, isinstance(given.encoded, Value)
     # A copy, since the look-ups in it are replaced.
     network, entries = copy.deepcopy(network).cpu(), dict(given.traceable)
     # One array has no columns to look up.
-    if not given.is_bare:
+    if not is_bare:
         example = {key: entry.example for key, entry in entries.items()}
         network = _without_known_parts(network, graph, given.encoded, example, entries)
-    whole = _Traced(function, network, key_of_bare)
+    whole = _Traced(function, network, BARE if is_bare else None)
     with _TRACING, torch.no_grad():
         results, model = _written(whole, entries, name)
     outputs = _grafted(model, graph, [entry.value for entry in entries.values()], name)
@@ -477,7 +474,7 @@ def _plain(graph: Graph, features: Any, dtype: np.dtype) -> SpecInputs:
         )
         found[key] = Traceable(value, _enough_rows(tensor))
     values = {key: entry.value for key, entry in found.items()}
-    return SpecInputs(specs, values[BARE] if is_bare else values, found, is_bare)
+    return SpecInputs(specs, values[BARE] if is_bare else values, found)
 
 
 def _tensor(cells: Any, key: Any, dtype: np.dtype) -> Tensor:
