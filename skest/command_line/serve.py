@@ -13,7 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from skest.command_line import tables
-from skest.core.checks import ArgumentParser, text_of
+from skest.core.checks import ArgumentParser
 from skest.core.files import version_number
 from skest.export.artifact import MANIFEST
 from skest.export.serving.requests import Limits
@@ -24,10 +24,9 @@ def main(arguments: Sequence[str], prog: str) -> None:
     """Serve models until the process is asked to stop (SIGTERM, SIGINT).
 
     Return when all running requests were answered. Otherwise the process ends here, with
-    the exit status 1; and with 2 if a model can't be served from the beginning.
+    the exit status 1. A model that can't be served from the beginning is an error.
     """
-    parser = _parser(prog)
-    options = parser.parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     logging.basicConfig(
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -37,24 +36,21 @@ def main(arguments: Sequence[str], prog: str) -> None:
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: signals.put(number))
-    try:
-        server = ModelServer(
-            _models(options.models),
-            host=options.host,
-            port=options.port,
-            limits=Limits(**{f.name: getattr(options, f.name) for f in fields(Limits)}),
-            poll_seconds=options.poll_seconds,
-            num_threads=options.num_threads,
-            trusted_manifest_sha256=options.trusted_manifest_sha256,
-            trial=options.trial,
-        ).start()
-    except (ImportError, OSError, ValueError) as error:
-        parser.error(text_of(error))
+    server = ModelServer(
+        _models(options.models),
+        host=options.host,
+        port=options.port,
+        limits=Limits(**{f.name: getattr(options, f.name) for f in fields(Limits)}),
+        poll_seconds=options.poll_seconds,
+        num_threads=options.num_threads,
+        trusted_manifest_sha256=options.trusted_manifest_sha256,
+        trial=options.trial,
+    ).start()
     # Told here, where the command was given, and not by 503 to the first client.
     for name, reason in server.refused.items():
         # Else threads and port stay where a program calls this function.
         server.stop()
-        parser.error(f"No version of {name!r} can be served: {reason}")
+        raise ValueError(f"No version of {name!r} can be served: {reason}")
     # At once, even into a pipe: a script that started it waits for this line.
     print(f"Serving at {server.url}", flush=True)
     signals.get()

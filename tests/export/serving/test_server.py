@@ -46,8 +46,7 @@ def test_without_onnxruntime(base, monkeypatch, capsys):
     with pytest.raises(OSError):
         connect(server)
     monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve", str(base), "--port", "0"])
+    assert main(["serve", str(base), "--port", "0"]) == 2
     assert "run on ONNX Runtime" in capsys.readouterr().err
 
 
@@ -171,21 +170,16 @@ def test_a_process_stops_when_it_is_asked_to(process, base):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "required: [NAME=]PATH"),
         (["{base}/nothing"], "There is no directory"),
         (["{base}", "{base}"], "Two models are called 'double'"),
         (["{base}", "--port", "65536"], "'port' must be from 0 to 65535; got 65536"),
         (["{base}", "--max-rows", "0"], "'max_rows' must be positive"),
     ],
 )
-def test_wrong_command_lines(base, tmp_path, capsys, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_command_lines(base, capsys, monkeypatch, arguments, message):
     monkeypatch.setattr(serve.signal, "signal", lambda *_: None)
-    (tmp_path / "a b").touch()
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve", *(text.format(base=base) for text in arguments)])
-    error = capsys.readouterr().err
-    assert message in error or "name of a model must be" in error
+    assert main(["serve", *(text.format(base=base) for text in arguments)]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_what_can_not_be_served_from_the_beginning(base, tmp_path, capsys, monkeypatch):
@@ -194,8 +188,7 @@ def test_what_can_not_be_served_from_the_beginning(base, tmp_path, capsys, monke
     for model in (tmp_path / "damaged").glob("*/model.onnx"):
         model.write_bytes(model.read_bytes() + b"x")
     paths = [f"sound={base}", str(tmp_path / "damaged")]
-    with pytest.raises(SystemExit, match="2"):
-        main(["serve", *paths, "--port", "0", "--no-trial"])
+    assert main(["serve", *paths, "--port", "0", "--no-trial"]) == 2
     error = (
         "serve: error: No version of 'damaged' can be served: .* incomplete or damaged"
     )
