@@ -4,7 +4,8 @@
 Also what estimators add to them: piecewise-linear columns, and names of a frame's columns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -20,7 +21,7 @@ from skest.feature_columns.numeric_vectors import (
     piecewise_linear_column,
 )
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.table import Key, Table
+from skest.feature_columns.table import Table
 
 #: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
 #: trees find.
@@ -208,6 +209,7 @@ def with_weights_of_dates(columns: FeatureColumns, n_rows: int) -> FeatureColumn
     return FeatureColumns([in_buckets(column) for column in columns.columns])
 
 
+@dataclass(eq=False, repr=False)
 class NumericFrameColumn(NumericColumn):
     """All columns of a frame of numbers as one numeric column.
 
@@ -233,19 +235,8 @@ class NumericFrameColumn(NumericColumn):
     array(['age', 'size'], dtype=object)
     """
 
-    def __init__(
-        self,
-        key: Key,
-        shape: int | tuple[int, ...] = (1,),
-        default_value: float | str | None = None,
-        dtype: Any = "float32",
-        normalizer: str | Callable[[np.ndarray], np.ndarray] | None = None,
-        indicate_missing: bool | str = False,
-        *,
-        feature_names: Sequence[str],
-    ) -> None:
-        super().__init__(key, shape, default_value, dtype, normalizer, indicate_missing)
-        self.feature_names = feature_names
+    _: KW_ONLY
+    feature_names: Sequence[str]
 
     @property
     def _element_names(self) -> list[str]:
