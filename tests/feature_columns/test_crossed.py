@@ -57,19 +57,6 @@ def test_product_of_columns_with_several_values():
         assert [sorted(row[row >= 0]) for row in encoded] == expected
 
 
-@given(
-    st.lists(
-        st.tuples(st.text(max_size=3), st.integers(-(2**63), 2**63 - 1)), min_size=1
-    )
-)
-def test_rows_are_independent(rows):
-    column = fc.crossed_column(["a", "b"], 2**40)
-    a, b = zip(*rows, strict=True)
-    X = {"a": np.array(a, dtype=object), "b": np.array(b, dtype=np.int64)}
-    expected = [[bucket(*row, size=2**40) if row[0] else -1] for row in rows]
-    assert ids(column, **X) == expected
-
-
 CELLS = st.tuples(
     st.sampled_from(["", "x", "y"]),
     st.sampled_from(["", "ant", "bee", "cat"]),

@@ -15,19 +15,6 @@ from sklearn.preprocessing import StandardScaler
 from skest import feature_columns as fc
 
 IDENTITY = fc.categorical_column_with_identity("c", 3)
-LEARNED = fc.categorical_column_with_vocabulary_list("c")
-
-
-def test_wrapped_column_is_fitted_as_a_copy():
-    for wrap in [fc.indicator_column, lambda c: fc.embedding_column(c, 2)]:
-        column = wrap(LEARNED)
-        with pytest.raises(NotFittedError, match="'c' has not learned its vocabulary"):
-            column.encode({"c": ["a"]})
-        column.fit({"c": ["b", "a"]})
-        assert column.encode({"c": ["b"]})["c_ids"].tolist() == [[1]]
-        assert column.encoded_key == "c_ids"
-        assert column.feature_keys == ("c",)
-        assert not hasattr(LEARNED, "vocabulary_")
 
 
 def test_automatic_dimension():

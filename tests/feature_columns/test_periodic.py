@@ -23,7 +23,6 @@ from skest.feature_columns import (
     LinearFeatures,
     numeric_column,
     periodic_column,
-    sequence_numeric_column,
 )
 
 rng = np.random.default_rng(0)
@@ -145,13 +144,6 @@ def test_linear_models_refuse_it():
 def test_parameters_refused():
     for source, options, error, message in [
         ("x", {}, TypeError, "must come from numeric_column; got 'x'"),
-        (sequence_numeric_column("x"), {}, TypeError, "must come from numeric_column"),
-        (
-            numeric_column("x", default_value=0, indicate_missing=True),
-            {},
-            ValueError,
-            "indicate_missing=False",
-        ),
         (AGE, {"dimension": 1}, ValueError, "'dimension' of periodic column 'age'"),
         (AGE, {"dimension": 2.5}, TypeError, "'dimension' of periodic column 'age'"),
         (AGE, {"n_frequencies": 0}, ValueError, "'n_frequencies' of periodic column"),

@@ -197,12 +197,6 @@ def test_missing_numbers_are_filled_if_the_source_does():
 def test_parameters_refused():
     for source, options, error, message in [
         (ple([0, 1]), {}, TypeError, "must come from numeric_column"),
-        (
-            numeric_column("x", default_value=0, indicate_missing=True),
-            {},
-            ValueError,
-            "indicate_missing=False",
-        ),
         (numeric_column("x"), {"boundaries": [1]}, ValueError, "must be 2 numbers or"),
         (numeric_column("x"), {"boundaries": [1, 1]}, ValueError, "greater than the"),
         (numeric_column("x"), {"boundaries": "trees:3"}, ValueError, "'tree:N'"),

@@ -9,19 +9,7 @@ from sklearn.preprocessing import QuantileTransformer, StandardScaler
 
 from skest import feature_columns as fc
 from skest.feature_columns import numeric_column, statistics
-from skest.feature_columns.statistics import Distribution, UniformMap, mean_and_scale
-
-
-@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1))
-def test_weights_are_repetitions(rows):
-    values, weights = (np.array(column) for column in zip(*rows, strict=True))
-    repeated = np.repeat(values, weights)
-    weighted = Distribution.of(values, weights)
-    for actual, expected in zip(weighted, Distribution.of(repeated, None), strict=True):
-        assert_array_equal(actual, expected)
-    levels = np.arange(1, 10) / 10
-    numpys = np.quantile(values, levels, weights=weights, method="inverted_cdf")
-    assert_array_equal(weighted.distinct[weighted.quantiles(levels)], numpys)
+from skest.feature_columns.statistics import UniformMap, mean_and_scale
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

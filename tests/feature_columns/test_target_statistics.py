@@ -84,9 +84,11 @@ def test_targets_of_all_kinds():
             assert encoded.isfinite().all()
 
 
-def test_a_label_is_not_in_what_stands_for_its_row(rng):
+@pytest.mark.parametrize("make", [fc.target_statistics_column, fc.target_ridge_column])
+def test_a_label_is_not_in_what_stands_for_its_row(rng, make):
     X, y = {"c": levels_of(rng)}, rng.normal(size=300)
-    columns = fc.FeatureColumns([column_of()]).fit(X, y)
+    column = make(fc.categorical_column_with_vocabulary_list("c"))
+    columns = fc.FeatureColumns([column]).fit(X, y)
     changed = y.copy()
     changed[7] += 100
     before, after = (columns.training_features(X, own, seed=1) for own in (y, changed))
