@@ -481,23 +481,6 @@ class CategoricalColumn(FeatureColumn):
         return [str(bucket) for bucket in range(self.num_buckets)]
 
 
-class FittedPart:
-    """A column inside another one: as given, or its fitted copy.
-
-    Descriptor of a read-only attribute. The parameter `name` holds the column as the
-    user gave it, the attribute ``<name>_`` the copy that `fit` makes.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __get__(self, column: Any, owner: type | None = None) -> Any:
-        if column is None:
-            return self
-        fitted = vars(column).get(f"{self.name}_")
-        return getattr(column, self.name) if fitted is None else fitted
-
-
 def check_key(key: Any, owner: str, parameter: str = "key") -> None:
     """Raise TypeError unless `key` is the name or position of a raw column."""
     if not is_key(key):
@@ -597,7 +580,11 @@ class OverCategorical(FeatureColumn):
     """Column over a categorical one, the parameter `categorical_column`."""
 
     categorical_column: CategoricalColumn
-    categorical = FittedPart("categorical_column")
+
+    @property
+    def categorical(self) -> CategoricalColumn:
+        """The categorical column, fitted if this one is."""
+        return vars(self).get("categorical_column_", self.categorical_column)
 
     @property
     def feature_keys(self) -> tuple[Key, ...]:

@@ -11,7 +11,6 @@ from skest.core.checks import check_integer
 from skest.feature_columns.base import (
     CategoricalColumn,
     CategoricalOver,
-    FittedPart,
     Matrix,
     check_categorical,
     check_key,
@@ -89,8 +88,6 @@ class CrossedColumn(CategoricalColumn):
     keys_ : list of str or CategoricalColumn
         The keys, nested crosses flattened, with fitted columns.
     """
-
-    _keys = FittedPart("keys")
 
     keys: Sequence[str | CategoricalColumn]
     hash_bucket_size: int
@@ -174,7 +171,7 @@ class CrossedColumn(CategoricalColumn):
     @property
     def hashed_keys(self) -> list[str | CategoricalColumn]:
         """Fitted columns and names of raw columns, in the order of the chain of hashes."""
-        leaves = list(_leaves(self._keys))
+        leaves = list(_leaves(vars(self).get("keys_", self.keys)))
         # TensorFlow's SparseCross takes its sparse inputs, the columns, before the dense.
         columns = [key for key in leaves if _is_column(key)]
         return columns + [key for key in leaves if not _is_column(key)]

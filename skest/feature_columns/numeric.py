@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.preprocessing import MinMaxScaler
 
 from skest.core.checks import check_choice, check_integer, former_arguments
-from skest.feature_columns.base import DenseColumn, FittedPart, check_key
+from skest.feature_columns.base import DenseColumn, check_key
 from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.statistics import (
     EmptyColumnError,
@@ -571,7 +571,11 @@ class OverNumeric(DenseColumn):
     """Column over a numeric one, the parameter `source_column`."""
 
     source_column: NumericColumn
-    source = FittedPart("source_column")
+
+    @property
+    def source(self) -> NumericColumn:
+        """The source, fitted if this column is."""
+        return vars(self).get("source_column_", self.source_column)
 
     @property
     def feature_keys(self) -> tuple[Key, ...]:

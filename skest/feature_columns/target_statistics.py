@@ -15,7 +15,6 @@ from skest.core.checks import check_positive
 from skest.feature_columns.base import (
     CategoricalColumn,
     DenseColumn,
-    FittedPart,
     check_categorical,
 )
 from skest.feature_columns.statistics import mean_and_scale
@@ -113,10 +112,13 @@ class Labelled(NamedTuple):
 class CrossFittedColumn(DenseColumn):
     """Numbers that labels say of categories, in training those of other rows' labels."""
 
-    categorical = FittedPart("categorical_column")
-
     categorical_column: CategoricalColumn
     classes_: list[np.ndarray | None]
+
+    @property
+    def categorical(self) -> CategoricalColumn:
+        """The categorical column, fitted if this one is."""
+        return vars(self).get("categorical_column_", self.categorical_column)
 
     @property
     def feature_keys(self) -> tuple[Key, ...]:
