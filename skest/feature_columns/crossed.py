@@ -354,20 +354,14 @@ class WeightedCategoricalColumn(CategoricalOver):
     def _validate(self) -> None:
         column = self.categorical_column
         check_categorical(column, "a weighted column")
-        for key, kind in (
-            (column.length_key, "sequence"),
-            (column.weight_key, "weighted"),
-        ):
-            if key is not None:
-                raise ValueError(
-                    f"'categorical_column' of a weighted column must not be the {kind} "
-                    f"column {column.name!r}. Take a plain categorical column."
-                )
-        check_key(
-            self.weight_feature_key,
-            f"weighted column {self.name!r}",
-            "weight_feature_key",
-        )
+        if column.length_key is not None or column.weight_key is not None:
+            kind = "weighted" if column.length_key is None else "sequence"
+            raise ValueError(
+                f"'categorical_column' of a weighted column must not be the {kind} column "
+                f"{column.name!r}. Take a plain categorical column."
+            )
+        owner = f"weighted column {self.name!r}"
+        check_key(self.weight_feature_key, owner, "weight_feature_key")
         # The type of weights is checked as that of other numbers.
         self._numeric(1).validated()
 

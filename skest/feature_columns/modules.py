@@ -172,12 +172,9 @@ class _ColumnFeatures(nn.Module):
                 self._lookups[column.table_name] += 1
             elif isinstance(column, PiecewiseLinearColumn) and column.dimension:
                 interpolated.append(column)
-                zeros = torch.zeros(
-                    sum(column.code_sizes), column.dimension, dtype=dtype
-                )
-                self.register_parameter(
-                    parameter_name(column.name), nn.Parameter(zeros)
-                )
+                shape = (sum(column.code_sizes), column.dimension)
+                zeros = nn.Parameter(torch.zeros(shape, dtype=dtype))
+                self.register_parameter(parameter_name(column.name), zeros)
             elif isinstance(column, PeriodicColumn):
                 own = generator or _generator_for(column.name)
                 made = PeriodicNumbers(column, dtype, own, initialize)
@@ -187,9 +184,8 @@ class _ColumnFeatures(nn.Module):
             # Of nothing but zeros, rectified units without a bias learn nothing.
             for column in interpolated:
                 table = self.get_parameter(parameter_name(column.name))
-                nn.init.normal_(
-                    table, std=0.1, generator=generator or _generator_for(column.name)
-                )
+                own = generator or _generator_for(column.name)
+                nn.init.normal_(table, std=0.1, generator=own)
 
     def _register_table(
         self, column: EmbeddingColumn, generator: Generator | None, initialize: bool

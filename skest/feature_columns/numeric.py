@@ -291,16 +291,10 @@ class NumericColumn(DenseColumn):
             if missing is not None and empty is not None:
                 self._check_present(empty)
                 values, missing = np.where(empty, 0, values), missing & ~empty
+            # The parts of a network have columns of the same numbers.
+            numbers = (self.key, *self._element_names, self.cell_shape, self.dtype)
             mean, scale = table.learned(
-                # The parts of a network have columns of the same numbers.
-                (
-                    "moments",
-                    self.key,
-                    *self._element_names,
-                    self.cell_shape,
-                    self.dtype,
-                ),
-                lambda: mean_and_scale(values, missing, weight),
+                ("moments", *numbers), lambda: mean_and_scale(values, missing, weight)
             )
             self._check_statistics(scale)
         if self.default_value == "mean":

@@ -95,12 +95,9 @@ default="log_uniform"
         initialize: bool = True,
     ) -> None:
         super().__init__()
-        for name, value in (
-            ("in_features", in_features),
-            ("n_classes", n_classes),
-            ("num_sampled", num_sampled),
-        ):
-            check_integer(value, name, "ClassTable", 1)
+        check_integer(in_features, "in_features", "ClassTable", 1)
+        check_integer(n_classes, "n_classes", "ClassTable", 1)
+        check_integer(num_sampled, "num_sampled", "ClassTable", 1)
         self.n_classes = n_classes
         self.num_sampled = num_sampled
         self.generator: torch.Generator | None = None

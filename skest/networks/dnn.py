@@ -276,10 +276,9 @@ class DNN(nn.Module):
                 scales.copy_(drawn.repeat_interleave(torch.tensor(sizes), dim=1))
             self.member_scales = nn.Parameter(scales)
         widths = [int(n_inputs), *hidden_units]
+        how: Any = {"dtype": dtype, "generator": generator, "initialize": initialize}
         for i, (n_in, n_out) in enumerate(zip(widths, hidden_units, strict=False)):
-            self.add_module(
-                f"hidden_{i}", linear_layer(n_in, n_out, dtype, generator, initialize)
-            )
+            self.add_module(f"hidden_{i}", linear_layer(n_in, n_out, **how))
             if dropout:
                 self.add_module(f"dropout_{i}", Dropout(dropout))
             if batch_norm:
@@ -287,17 +286,11 @@ class DNN(nn.Module):
                 self.add_module(f"batch_norm_{i}", normalised)
         last: nn.Module | None = None
         if n_members > 1:
-            last = MemberLinear(
-                *(n_members, widths[-1], logits_dimension, dtype, generator, initialize)
-            )
+            last = MemberLinear(n_members, widths[-1], logits_dimension, **how)
         elif output is not None:
-            last = output(
-                widths[-1], dtype=dtype, generator=generator, initialize=initialize
-            )
+            last = output(widths[-1], **how)
         if last is None:
-            last = linear_layer(
-                widths[-1], logits_dimension, dtype, generator, initialize
-            )
+            last = linear_layer(widths[-1], logits_dimension, **how)
         self.logits = last
 
     def forward(self, features: dict[str, Tensor]) -> Any:
