@@ -127,6 +127,11 @@ class Table:
             table._view_frame(X, feature_names)
         else:
             table._view_array(X, feature_names)
+        if table.n_features == 0:
+            raise ValueError(
+                f"Found X with 0 feature(s) (shape=({table.n_rows}, 0)) while a minimum of "
+                "1 is required."
+            )
         if table.n_rows == 0:
             n_features = table.n_features or len(table._source)
             raise ValueError(
@@ -152,7 +157,6 @@ class Table:
         frame = eager_frame(X)
         names = np.asarray(frame.columns, dtype=object)
         self.n_rows, self.n_features = frame.shape
-        _check_has_features(frame.shape)
         # As scikit-learn: `feature_names_in_` is there if all names are strings, and
         # only then.
         if all(isinstance(name, str) for name in names):
@@ -181,7 +185,6 @@ class Table:
                 "if it has a single row."
             )
         self.n_rows, self.n_features = array.shape
-        _check_has_features(array.shape)
         columns = [array[:, i] for i in range(array.shape[1])]
         if feature_names is not None:
             self._name(feature_names)
@@ -201,7 +204,6 @@ class Table:
         # One column, never a hundred thousand: nothing is made dense.
         self._source = {"x": plain_matrix(X)}
         self.n_rows, self.n_features = X.shape
-        _check_has_features(X.shape)
 
     def __len__(self) -> int:
         return self.n_rows
@@ -451,13 +453,6 @@ def _are_equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     if a is None or b is None:
         return a is b
     return a is b or np.array_equal(a, b)
-
-
-def _check_has_features(shape: tuple[int, ...]) -> None:
-    if shape[1] == 0:
-        raise ValueError(
-            f"Found X with 0 feature(s) (shape={shape}) while a minimum of 1 is required."
-        )
 
 
 class TableColumns(dict[Any, Any]):

@@ -263,7 +263,9 @@ prediction_hooks, lr_scheduler, clip_norm
             optimizer=optimizer,
             eval_metrics=self.metrics(regularization_losses),
             update_metrics=head.update_metrics,
-            summaries=_joined(self._summaries, summaries),
+            # "loss" is what the run writes; `Head` of tf.estimator adds "loss/<name>"
+            # for heads with names.
+            summaries=_joined(self._named_losses if self.name else None, summaries),
             training_hooks=training_hooks,
             training_chief_hooks=training_chief_hooks,
             evaluation_hooks=evaluation_hooks,
@@ -288,13 +290,6 @@ prediction_hooks, lr_scheduler, clip_norm
             )
         # From raw features: a weight is not scaled, and the network need not see it.
         return lambda features: self.encode_features(features, encode(features))
-
-    @property
-    def _summaries(self) -> _Summaries | None:
-        """What `EstimatorSpec` takes as ``summaries``: losses under names of heads."""
-        # "loss" is what the run writes; `Head` of tf.estimator adds "loss/<name>" for
-        # heads with names.
-        return self._named_losses if self.name else None
 
     def _named_losses(
         self, labels: Any, logits: Any, features: Any

@@ -59,8 +59,7 @@ class SingleLabelHead(SingleTaskHead):
 
     @cached_property
     def _index(self) -> pd.Index | None:
-        vocabulary = self.label_vocabulary
-        return None if vocabulary is None else vocabulary_index(vocabulary)
+        return vocabulary_index(self.label_vocabulary)
 
     @cached_property
     def _names(self) -> np.ndarray:

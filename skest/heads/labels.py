@@ -233,7 +233,7 @@ def is_text(array: np.ndarray) -> bool:
 
 
 def vocabulary_ids(
-    array: np.ndarray, vocabulary: Sequence[str] | pd.Index | None, owner: str
+    array: np.ndarray, vocabulary: pd.Index | None, owner: str
 ) -> np.ndarray:
     """Replace strings by their places in the vocabulary; without one, do nothing.
 
@@ -241,7 +241,7 @@ def vocabulary_ids(
     ----------
     array : ndarray of any shape
         Class names, str or UTF-8 bytes; or class ids if there is no vocabulary.
-    vocabulary : sequence of str, their `vocabulary_index`, or None
+    vocabulary : Index of str, or None
         Names of the classes, in the order of their ids.
     owner : str
         Who asks, for the message.
@@ -279,7 +279,7 @@ def vocabulary_ids(
     if isinstance(names[0], bytes):
         names = np.char.decode(names.astype("S"), "utf-8")
     # -1 stands for what is not in the index.
-    ids = vocabulary_index(vocabulary).get_indexer(pd.Index(names.astype(object)))
+    ids = vocabulary.get_indexer(pd.Index(names.astype(object)))
     unknown = ids < 0
     if unknown.any():
         listed = ", ".join(repr(str(name)) for name in vocabulary[:10])
@@ -290,10 +290,10 @@ def vocabulary_ids(
     return ids.astype(np.int64).reshape(array.shape)
 
 
-def vocabulary_index(vocabulary: Sequence[str] | pd.Index) -> pd.Index:
-    """Return the names as an index, which makes `vocabulary_ids` quick when used again."""
-    if isinstance(vocabulary, pd.Index):
-        return vocabulary
+def vocabulary_index(vocabulary: Sequence[str] | None) -> pd.Index | None:
+    """Return the names as an index for `vocabulary_ids`, None if there are none."""
+    if vocabulary is None:
+        return None
     return pd.Index(np.array(list(vocabulary), dtype=object))
 
 
@@ -358,15 +358,6 @@ class WeightColumn(Protocol):
         """Return the weights as the only value of a dictionary."""
 
 
-def check_weight_column(column: Any, owner: str) -> None:
-    """Raise TypeError unless `column` is None, a key or a `WeightColumn`."""
-    if column is not None and not isinstance(column, str | WeightColumn):
-        raise TypeError(
-            f"'weight_column' of {owner} must be the name of a feature or a numeric "
-            f"column; got {column!r}."
-        )
-
-
 def encode_weights(features: Any, column: str | WeightColumn, owner: str) -> Tensor:
     """Read the weights from raw features and check them.
 
@@ -391,7 +382,17 @@ def encode_weights(features: Any, column: str | WeightColumn, owner: str) -> Ten
         If the values are not numbers.
     """
     needed = (column,) if isinstance(column, str) else column.feature_keys
-    _check_present(features, needed, owner)
+    if features is None:
+        present: list[Any] = []
+    else:
+        is_dict = isinstance(features, Mapping)
+        present = list(features) if is_dict else Table(features).keys
+    for key in needed:
+        if key not in present:
+            raise ValueError(
+                f"{owner} needs its weight_column {key!r} among the features to train "
+                f"or evaluate; got {', '.join(map(repr, present[:12])) or 'none'}."
+            )
     if isinstance(column, str):
         # Its values may be on a device, which a check would wait for.
         if isinstance(features, Mapping) and isinstance(features[column], Tensor):
@@ -414,55 +415,3 @@ def encode_weights(features: Any, column: str | WeightColumn, owner: str) -> Ten
             f"{values[~finite][0]} in row {row}."
         )
     return torch.tensor(values)
-
-
-def align_weights(
-    weights: Tensor, logits: Tensor, per_logit: bool, owner: str
-) -> Tensor:
-    """Return weights that broadcast to the logits.
-
-    Parameters
-    ----------
-    weights : Tensor of shape (...), (..., 1) or (..., logits_dimension)
-        The last only if `per_logit`.
-    logits : Tensor of shape (..., logits_dimension)
-        The logits of the same rows.
-    per_logit : bool
-        Whether every logit may have its own weight.
-    owner : str
-        The head, for the message.
-
-    Returns
-    -------
-    Tensor of shape (..., 1) or (..., logits_dimension)
-
-    Raises
-    ------
-    ValueError
-        If the shape is another.
-    """
-    # (n,) to (n, 1), as a column of features comes.
-    aligned = weights.unsqueeze(-1) if weights.ndim == logits.ndim - 1 else weights
-    one_per_row = (*logits.shape[:-1], 1)
-    if aligned.shape == one_per_row or (per_logit and aligned.shape == logits.shape):
-        return aligned
-    also = f" or {tuple(logits.shape)}" if per_logit else ""
-    raise ValueError(
-        f"Weights of {owner} must have shape {one_per_row[:-1]}, {one_per_row}{also} for "
-        f"logits of shape {tuple(logits.shape)}; got {tuple(weights.shape)}."
-    )
-
-
-def _check_present(features: Any, needed: tuple[Any, ...], owner: str) -> None:
-    if features is None:
-        present: list[Any] = []
-    elif isinstance(features, Mapping):
-        present = list(features)
-    else:
-        present = Table(features).keys
-    for key in needed:
-        if key not in present:
-            raise ValueError(
-                f"{owner} needs its weight_column {key!r} among the features to train "
-                f"or evaluate; got {', '.join(map(repr, present[:12])) or 'none'}."
-            )

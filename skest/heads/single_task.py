@@ -16,10 +16,8 @@ from skest.feature_columns.table import Table
 from skest.heads.base import REGULARIZATION_LOSS, Head
 from skest.heads.labels import (
     WeightColumn,
-    align_weights,
     as_tensor,
     check_dense,
-    check_weight_column,
     dense_array,
     encode_weights,
     matched_labels,
@@ -77,7 +75,13 @@ default="sum_over_batch_size"
                 f"'name' of {type(self).__name__} must be a string; got {name!r}."
             )
         self.name = name
-        check_weight_column(weight_column, self._title)
+        if weight_column is not None and not isinstance(
+            weight_column, str | WeightColumn
+        ):
+            raise TypeError(
+                f"'weight_column' of {self._title} must be the name of a feature or a "
+                f"numeric column; got {weight_column!r}."
+            )
         check_choice(loss_reduction, "loss_reduction", self._title, LOSS_REDUCTIONS)
         self.weight_column = weight_column
         self.loss_reduction = loss_reduction
@@ -274,7 +278,14 @@ default="sum_over_batch_size"
             extras = self._extras(features, logits)
             # By name, as tf.estimator calls a loss_fn.
             losses = self.loss_fn(labels=labels, logits=logits, **extras)
-            check_losses(losses, logits, self._title)
+            # Kept dimensions: (n,) and (n, 1) would multiply to (n, n).
+            one_per_row = (*logits.shape[:-1], 1)
+            if losses.shape not in (one_per_row, logits.shape):
+                raise ValueError(
+                    f"'loss_fn' of {self._title} must return one loss per example, of "
+                    f"shape {one_per_row}, or one per logit; got {tuple(losses.shape)}. "
+                    "Keep the last dimension and leave the mean to the head."
+                )
         weights = self._weights(features, logits)
         if known is None:
             return losses, weights
@@ -285,13 +296,24 @@ default="sum_over_batch_size"
     def _extras(self, features: Any, logits: Tensor) -> dict[str, Any]:
         """Return the optional arguments that `loss_fn` names."""
         extras: dict[str, Any] = {}
-        if self._takes_features:
-            extras["features"] = loss_features(
-                features, self.features_key, logits, self._title
-            )
         if "loss_reduction" in self._loss_extras:
             extras["loss_reduction"] = self.loss_reduction
+        if self._takes_features:
+            extras["features"] = self._loss_features(features, logits)
         return extras
+
+    def _loss_features(self, features: Any, logits: Tensor) -> Any:
+        """Return columns by key, in type and device of the logits; a tensor is itself."""
+        if isinstance(features, Tensor):
+            return features
+        encoded = isinstance(features, Mapping) and self.features_key in features
+        columns = features[self.features_key] if encoded else number_columns(features)
+        found = LossFeatures(self._title)
+        for key, column in columns.items():
+            column = column.to(device=logits.device, dtype=logits.dtype)
+            # As labels of shape (n, 1): the two would broadcast to (n, n).
+            found[key] = column.unsqueeze(-1) if column.ndim == 1 else column
+        return found
 
     def _weights(self, features: Any, logits: Tensor) -> Tensor | None:
         if self.weight_column is None:
@@ -302,7 +324,18 @@ default="sum_over_batch_size"
         else:
             weights = encode_weights(features, self.weight_column, self._title)
             weights = weights.to(logits.device)
-        return align_weights(weights, logits, self._weights_per_logit, self._title)
+        # (n,) to (n, 1), as a column of features comes.
+        aligned = weights.unsqueeze(-1) if weights.ndim == logits.ndim - 1 else weights
+        allowed = [(*logits.shape[:-1], 1)]
+        if self._weights_per_logit:
+            allowed.append(tuple(logits.shape))
+        if aligned.shape not in allowed:
+            shapes = " or ".join(map(str, allowed))
+            raise ValueError(
+                f"Weights of {self._title} must have shape {allowed[0][:-1]}, {shapes} for "
+                f"logits of shape {tuple(logits.shape)}; got {tuple(weights.shape)}."
+            )
+        return aligned
 
     def _matched(self, labels: Tensor, logits: Tensor) -> Tensor:
         """Check the shapes; return the labels in the type of the logits unless ids."""
@@ -476,31 +509,17 @@ def extra_arguments(
     return tuple(name for name in _EXTRAS if name in named)
 
 
-def check_losses(losses: Tensor, logits: Tensor, owner: str) -> None:
-    """Raise ValueError unless there is one loss for every row of logits, or each logit."""
-    # Kept dimensions: (n,) and (n, 1) would multiply to (n, n).
-    one_per_row = (*logits.shape[:-1], 1)
-    if losses.shape not in (one_per_row, logits.shape):
-        raise ValueError(
-            f"'loss_fn' of {owner} must return one loss per example, of shape "
-            f"{one_per_row}, or one per logit; got {tuple(losses.shape)}. Keep the last "
-            "dimension and leave the mean to the head."
-        )
-
-
 class LossFeatures(dict[Any, Tensor]):
     """Columns of numbers by key; a key that is missing is an error that lists the others.
 
     Parameters
     ----------
-    columns : dict of Tensor
-        The columns.
     owner : str
         The head, for the message.
     """
 
-    def __init__(self, columns: Mapping[Any, Tensor], owner: str) -> None:
-        super().__init__(columns)
+    def __init__(self, owner: str) -> None:
+        super().__init__()
         self._owner = owner
 
     def __missing__(self, key: Any) -> NoReturn:
@@ -551,38 +570,3 @@ def number_columns(features: Any) -> dict[Any, Tensor]:
         floats = numbers.astype(np.promote_types(numbers.dtype, np.float32))
         columns[key] = torch.from_numpy(floats)
     return columns
-
-
-def loss_features(features: Any, key: str, logits: Tensor, owner: str) -> Any:
-    """Return what a ``loss_fn`` gets as ``features``.
-
-    Parameters
-    ----------
-    features : dict of Tensor, or raw features
-        Encoded features, with the result of `number_columns` under `key`; or raw ones.
-    key : str
-        Where encoded features have them.
-    logits : Tensor
-        Its floating type and device are those of the result.
-    owner : str
-        The head, for messages.
-
-    Returns
-    -------
-    LossFeatures, or Tensor
-        Columns of shape (n,) become (n, 1), as a column of labels is; else they would
-        broadcast with it to (n, n). A tensor alone has no columns and stays itself.
-    """
-    if isinstance(features, Tensor):
-        return features
-    encoded = isinstance(features, Mapping) and key in features
-    columns = features[key] if encoded else number_columns(features)
-    return LossFeatures(
-        {name: _as_rows_of(column, logits) for name, column in columns.items()}, owner
-    )
-
-
-def _as_rows_of(column: Tensor, logits: Tensor) -> Tensor:
-    column = column.to(device=logits.device, dtype=logits.dtype)
-    # As labels of shape (n, 1): the two would broadcast to (n, n).
-    return column.unsqueeze(-1) if column.ndim == 1 else column
