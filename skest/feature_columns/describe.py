@@ -122,21 +122,13 @@ def _size(columns: Iterable[Any]) -> str:
     return ", ".join(f"{n:,} {what}{'s' * (n != 1)}" for what, n in sizes.items())
 
 
-def _value(number: float, column: Any) -> str:
-    """Return a number as people say it: of seconds since 1970 it is the day."""
-    if not _holds_seconds(column):
+def _said(number: float, column: Any, is_range: bool = False) -> str:
+    """Return a number as people say it: of seconds since 1970 it is the day, or days."""
+    if getattr(_inner(column) or column, "parse", None) != "seconds":
         return f"{number:.4g}"
+    if is_range:
+        return f"{number / _SECONDS_OF_A_DAY:.4g} days"
     return str(np.datetime64(int(number), "s").astype("datetime64[D]"))
-
-
-def _range(number: float, column: Any) -> str:
-    if not _holds_seconds(column):
-        return f"{number:.4g}"
-    return f"{number / _SECONDS_OF_A_DAY:.4g} days"
-
-
-def _holds_seconds(column: Any) -> bool:
-    return getattr(_inner(column) or column, "parse", None) == "seconds"
 
 
 def _learned(column: Any) -> Iterator[str]:
@@ -150,13 +142,13 @@ def _learned(column: Any) -> Iterator[str]:
         yield f"levels {', '.join(levels[:_MOST_LEVELS])}{more}"
     # Only of a single number: a line of a thousand means is read by nobody.
     filled = state.get("fill_", ())
-    fill = [_value(number, column) for number in filled] if len(filled) == 1 else []
+    fill = [_said(number, column) for number in filled] if len(filled) == 1 else []
     if "center_" in state and "statistics_" not in state:
         if len(column.center_) > 1:
             yield f"scales of {len(column.center_):,} numbers"
         else:
-            center = _value(column.center_[0], column)
-            scale = _range(column.scale_[0], column)
+            center = _said(column.center_[0], column)
+            scale = _said(column.scale_[0], column, is_range=True)
             # Mostly it is the mean, and said once.
             fills = " fills gaps" if center in fill else ""
             # What fills gaps is the mean.
@@ -173,7 +165,7 @@ def _learned(column: Any) -> Iterator[str]:
         # Boundaries are one array for all elements, edges are a list with one for each.
         cuts = np.concatenate([np.empty(0), *map(np.ravel, state.get(name, ()))])
         if len(cuts):
-            least, most = (_value(cut, column) for cut in (cuts.min(), cuts.max()))
+            least, most = (_said(cut, column) for cut in (cuts.min(), cuts.max()))
             yield f"{len(cuts)} {what} from {least} to {most}"
     if "statistics_" in state:
         yield f"means of the target for {len(column.statistics_) - 1:,} levels"

@@ -269,10 +269,7 @@ def with_feature_names(
 
     def named(column: Any) -> Any:
         if isinstance(column, PiecewiseLinearColumn):
-            params = column.get_params(deep=False)
-            return PiecewiseLinearColumn(
-                **{**params, "source_column": named(column.source_column)}
-            )
+            return clone(column).set_params(source_column=named(column.source_column))
         if isinstance(column, NumericColumn) and column.length_key is None:
             return NumericFrameColumn(
                 **column.get_params(deep=False), feature_names=list(feature_names)

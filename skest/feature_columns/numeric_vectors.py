@@ -119,6 +119,8 @@ class PiecewiseLinearColumn(OverNumeric):
     dimension: int | None = 8
     encoding: str = "ple"
 
+    allows_missing = True  # missing numbers give zeros
+
     @property
     def name(self) -> str:
         """Name of the source, ``_`` and the encoding."""
@@ -133,11 +135,6 @@ class PiecewiseLinearColumn(OverNumeric):
     def weight_key(self) -> str:
         """Key of the fractions: the name and ``_weights``."""
         return f"{self.name}_weights"
-
-    @property
-    def allows_missing(self) -> bool:
-        """True: missing numbers give zeros."""
-        return True
 
     @property
     def needs_fit(self) -> bool:

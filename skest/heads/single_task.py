@@ -32,8 +32,8 @@ class SingleTaskHead(Head):
     """A head with one target, whose labels and logits are one tensor each.
 
     Constructors keep each argument in an attribute of its name. A subclass defines
-    `logits_dimension`, ``_label_dimension``, ``_encode_array``, ``_default_loss``,
-    ``_predictors``, ``_metrics`` and ``_metric_inputs``.
+    `logits_dimension`, ``_encode_array``, ``_default_loss``, ``_predictors``,
+    ``_metrics`` and ``_metric_inputs``, and maybe ``_label_dimension``.
 
     Parameters
     ----------
@@ -110,9 +110,9 @@ default="sum_over_batch_size"
     # What a subclass says
 
     @property
-    @abstractmethod
     def _label_dimension(self) -> int:
-        """Size of the last dimension of encoded labels."""
+        """Size of the last dimension of encoded labels: that of the logits, mostly."""
+        return self.logits_dimension
 
     @abstractmethod
     def _encode_array(self, array: np.ndarray, is_encoded: bool) -> np.ndarray:
