@@ -37,19 +37,26 @@ class CategoricalWrapper(OverCategorical, DenseColumn):
     """Dense column over a categorical one, the parameter `categorical_column`."""
 
     @property
+    def _prefix(self) -> str:
+        """Of the keys: without one, the same ids serve all columns over them."""
+        return ""
+
+    @property
     def encoded_key(self) -> str:
-        """Key of the categorical column: its ids serve all columns over it."""
-        return self.categorical_column.encoded_key
+        """Key of the categorical column."""
+        return f"{self._prefix}{self.categorical_column.encoded_key}"
 
     @property
     def length_key(self) -> str | None:
         """Key of the lengths, if the categorical column is a sequence."""
-        return self.categorical_column.length_key
+        key = self.categorical_column.length_key
+        return key and f"{self._prefix}{key}"
 
     @property
     def weight_key(self) -> str | None:
         """Key of the weights, if the categorical column is weighted."""
-        return self.categorical_column.weight_key
+        key = self.categorical_column.weight_key
+        return key and f"{self._prefix}{key}"
 
     def _validate(self) -> None:
         check_categorical(self.categorical_column, f"an {type(self).__name__}")
@@ -200,6 +207,9 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     max_norm: float | None = None
     trainable: bool = True
 
+    # Not the combiner, nor max_norm: each look-up has its own.
+    _of_table = ("categorical_column", "dimension", "trainable")
+
     @property
     def name(self) -> str:
         """Name of the categorical column and ``_embedding``."""
@@ -215,12 +225,7 @@ class EmbeddingColumn(CategoricalWrapper, TrainedColumn):
     @property
     def table_parameters(self) -> dict[str, Any]:
         """Parameters that describe the table, in which all its columns must agree."""
-        # Not the combiner, nor max_norm: each look-up has its own.
-        return {
-            "categorical_column": self.categorical_column,
-            "dimension": self.dimension,
-            "trainable": self.trainable,
-        }
+        return {name: getattr(self, name) for name in self._of_table}
 
     @property
     def size(self) -> int:

@@ -134,6 +134,8 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         The learned table, see `EmbeddingColumn`.
     """
 
+    _of_table = ("categorical_columns", "dimension", "trainable")
+
     def __init__(
         self,
         categorical_columns: Sequence[CategoricalColumn],
@@ -176,32 +178,9 @@ class SharedEmbeddingColumn(EmbeddingColumn):
         return f"{'_'.join(names)}_shared_embedding"
 
     @property
-    def table_parameters(self) -> dict[str, Any]:
-        """Parameters that describe the table, in which all its columns must agree."""
-        names = ("categorical_columns", "dimension", "trainable")
-        return {name: getattr(self, name) for name in names}
-
-    # A vocabulary that is learned from all columns gives other ids than that of the
-    # categorical column alone, so that its entry cannot serve both.
-    @property
-    def encoded_key(self) -> str:
-        """Key of the categorical column behind the name of the table."""
-        return f"{self._prefix}{super().encoded_key}"
-
-    @property
-    def length_key(self) -> str | None:
-        """Key of the lengths, if the categorical column is a sequence."""
-        key = super().length_key
-        return key and f"{self._prefix}{key}"
-
-    @property
-    def weight_key(self) -> str | None:
-        """Key of the weights, if the categorical column is weighted."""
-        key = super().weight_key
-        return key and f"{self._prefix}{key}"
-
-    @property
     def _prefix(self) -> str:
+        # A vocabulary that is learned from all columns gives other ids than that of the
+        # categorical column alone, so that its entry cannot serve both.
         return f"{self.table_name}_"
 
     def _encoded(self, table: Table) -> dict[str, np.ndarray]:

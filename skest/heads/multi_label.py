@@ -26,6 +26,7 @@ from skest.heads.labels import (
     is_text,
     numbers,
     vocabulary_ids,
+    vocabulary_index,
 )
 from skest.heads.single_task import SingleTaskHead
 from skest.keys import MetricKeys, PredictionKeys
@@ -145,10 +146,6 @@ class MultiLabelHead(SingleTaskHead):
         """Number of classes."""
         return self.n_classes
 
-    @property
-    def _label_dimension(self) -> int:
-        return self.n_classes
-
     def encode_labels(self, labels: Any, ndim: int | None = 2) -> Tensor:
         """Check raw labels and return them as indicators.
 
@@ -198,9 +195,8 @@ class MultiLabelHead(SingleTaskHead):
         if rows.size:
             # One array for all lists: vocabularies and ranges are checked at once.
             values = np.array(list(chain.from_iterable(cells)))
-            ids = numbers(
-                vocabulary_ids(values, self.label_vocabulary, self._title), self._title
-            )
+            index = vocabulary_index(self.label_vocabulary)
+            ids = numbers(vocabulary_ids(values, index, self._title), self._title)
             if ids.dtype.kind == "f" or ids.ndim > 1:
                 raise ValueError(
                     f"{self._title} needs lists of integer class ids; got {first(values)}. "
