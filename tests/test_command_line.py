@@ -43,6 +43,7 @@ def home(tmp_path_factory):
     table.to_parquet(home / "people.parquet")
     table.drop(columns=["id", "rich"])[:7].to_csv(home / "new.csv", index=False)
     (home / "semicolons.csv").write_text("a;b\n1;2\n3;4\n")
+    table.assign(prediction=1).to_csv(home / "prediction.csv", index=False)
     (home / "empty.csv").write_text("")
     (home / "cut.csv.gz").write_bytes(gzip.compress(b"a,b\n1,x\n3,x\n")[:-9])
     (home / "constant.csv").write_text("a,b\n1,x\n3,x\n")
@@ -310,6 +311,7 @@ def test_numbers_are_predicted(home, capsys):
         ("train people.csv --target rich -o m --holdout 1", "--holdout must be"),
         ("train people.csv --target rich -o m --drop x", "no column 'x' for --drop"),
         ("train people.csv --target rich -o m --drop rich", "that is the target"),
+        ("train people.csv --target age -o m --weight age", "--weight age: that is"),
         ("train people.csv --target rich -o m --category x", "'x' for --category"),
         ("train people.csv --target rich -o m --weight city", "must hold numbers"),
         ("train people.csv --target rich -o m --set a", "--set takes NAME=VALUE"),
@@ -326,6 +328,7 @@ def test_numbers_are_predicted(home, capsys):
         ("evaluate foreign people.csv", "its file is not the one"),
         ("inspect edited", "its report is not the one"),
         ("predict model text.csv", "must hold numbers; got the string 'old'"),
+        ("predict model prediction.csv --keep prediction", "answer has that name"),
         ("predict other new.csv", "There is no model in 'other'"),
         ("predict model semicolons.csv", "no column 'age' for the model"),
         ("predict model new.csv -o no/where.csv", "was not written"),

@@ -92,7 +92,10 @@ def predict(arguments: Sequence[str], prog: str) -> None:
     answers_of, strings = _answers_of(options.model)
     table = tables.read_table(options.data, options.separator, strings)
     kept = {name: tables.column_of(table, name, "--keep") for name in options.keep}
-    answer = pd.DataFrame({**kept, **answers_of(table)}, index=table.index)
+    answers = answers_of(table)
+    if taken := sorted(kept.keys() & answers):
+        raise ValueError(f"--keep {taken[0]}: a column of the answer has that name.")
+    answer = pd.DataFrame({**kept, **answers}, index=table.index)
     if options.json and options.output is None:
         tables.print_json(answer.to_dict(orient="records"))
         return

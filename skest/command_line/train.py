@@ -139,6 +139,8 @@ def _trained(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
     task = options.task or _task_of(y)
     weight = None
     if options.weight is not None:
+        if options.weight == options.target:
+            raise ValueError(f"--weight {options.weight}: that is the target.")
         weight = tables.numbers_of(
             tables.column_of(table, options.weight, "--weight"), "--weight"
         )

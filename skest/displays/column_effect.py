@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from skest.core.texts import is_missing_number
 from skest.displays.base import (
     Display,
     check_one_of,
@@ -239,8 +240,8 @@ def _as_numbers(cells: pd.Series) -> pd.Series | None:
     if pd.api.types.is_bool_dtype(cells.dtype) or not (is_number or is_text):
         return None
     known = cells[cells.notna()]
-    if not is_number:
-        known = known[known.astype(str).str.strip() != ""]
+    if not is_number:  # as columns of estimators read them
+        known = known[~known.astype(str).map(is_missing_number).astype(bool)]
     if are_dates(known):
         # In UTC and without a zone, as estimators read dates.
         times = pd.to_datetime(known, utc=True, format="ISO8601", errors="coerce")

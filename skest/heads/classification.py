@@ -57,6 +57,10 @@ class SingleLabelHead(SingleTaskHead):
 
     # Both take milliseconds for very many classes and are needed for every batch.
 
+    def __getstate__(self) -> dict[str, Any]:
+        # skops takes no index of pandas.
+        return {name: v for name, v in vars(self).items() if name != "_index"}
+
     @cached_property
     def _index(self) -> pd.Index | None:
         return vocabulary_index(self.label_vocabulary)

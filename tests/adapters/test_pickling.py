@@ -16,8 +16,9 @@ from sklearn.datasets import load_iris
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from skest import DNNClassifier, DNNLinearCombinedClassifier, RunConfig
+from skest import DNNClassifier, DNNEstimator, DNNLinearCombinedClassifier, RunConfig
 from skest import feature_columns as fc
+from skest.heads import BinaryClassHead
 from tests.adapters._families import FAMILIES, rows_for, small
 
 
@@ -106,6 +107,16 @@ def test_columns(wide_and_deep, table, tmp_path):
         loaded = way(model, tmp_path / way.__name__)
         np.testing.assert_array_equal(loaded.dnn_feature_columns_.transform(X), vectors)
         assert_same_predictions(loaded, model, X.assign(city="Paris", age=99))
+
+
+def test_a_head_with_names_of_classes(table, tmp_path):
+    X, y = table
+    names = sorted(set(y))
+    head = BinaryClassHead(label_vocabulary=[str(name) for name in names])
+    model = DNNEstimator(head, (4,), max_iter=2, random_state=0)
+    model.fit(X, [str(label) for label in y])
+    for way in WAYS:
+        assert_same_predictions(way(model, tmp_path / way.__name__), model, X)
 
 
 def test_folds_in_a_pipeline(tmp_path):

@@ -139,6 +139,10 @@ def test_effects_of_all_kinds_of_columns(model, table):
             model.predict_proba(rows)[:, 1].mean(), abs=1e-6
         )
 
+    marked = X.assign(size=X["size"].where(X["size"] != "", "?"))  # read as gaps
+    display = ColumnEffectDisplay.from_estimator(model, marked, "size")
+    assert display.deciles is not None
+
     display = ColumnEffectDisplay.from_estimator(model, X, "town", max_levels=3)
     assert set(display.values) == {"Bern", "Oslo", "Rome", None}
     assert display.shares.sum() == pytest.approx(1)
