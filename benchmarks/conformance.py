@@ -34,9 +34,9 @@ from sklearn.utils.estimator_checks import check_estimator
 from skest import DNNClassifier
 
 results = check_estimator(
-    DNNClassifier((16,), learning_rate=0.05, max_iter=40), on_skip=None
+    DNNClassifier((16,), learning_rate=0.05, max_iter=40), on_skip=None, on_fail=None
 )
-assert "failed" not in {{result["status"] for result in results}}
+assert {{result["status"] for result in results}} <= {{"passed", "skipped"}}
 ```
 
 Which checks there are depends on what an estimator says that it can do: take weights,

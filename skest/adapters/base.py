@@ -351,10 +351,14 @@ class SkestEstimator(
             # Weights that say how often a row is drawn must not weigh its loss as well.
             draw_weight, rows = rows.weight, rows._replace(weight=None)
         weighted = rows.weight is not None
+        batch_size = self._batch_size(rows.n_rows)
+        # With as many as were used, the same training can be had again.
+        if "batch_size" in self.auto_params_ and budget is not None and not resume:
+            self.auto_params_ = {**self.auto_params_, "batch_size": batch_size}
         dataset = ArrayDataset(
             self._training_features(rows),
             rows.labels,
-            batch_size=self._batch_size(rows.n_rows),
+            batch_size=batch_size,
             shuffle=True,
             sampling_weight=draw_weight,
             num_epochs=n_epochs,

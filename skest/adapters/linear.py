@@ -162,6 +162,11 @@ class SkestLinear(LinearParameters, SkestEstimator):
         # The penalties of SDCA are for the bias itself.
         return as_sdca(self.optimizer) is None
 
+    @property
+    def _evens_batches(self) -> bool:
+        # SDCA solves each row exactly, in whatever batch it is.
+        return super()._evens_batches and as_sdca(self.optimizer) is None
+
     # Dual coordinate ascent, whose examples are told apart by the numbers of the rows.
 
     def _numbers_rows(self) -> LinearSDCA | None:

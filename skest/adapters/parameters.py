@@ -158,9 +158,10 @@ class TrainingParameters:
     ----------
     batch_size : int or "auto"
         Rows of a batch; "auto" is about 200, so that the last batch has at least half as
-        many rows as the others: a few would weigh as much as a whole batch. With the
-        recipe (see `learning_rate`) it goes by the number of rows, from 32 for a thousand
-        to 1,024; fewer than 60 rows are one batch, without dropout.
+        many rows as the others (in one process, and not with "sdca"): a few would weigh
+        as much as a whole batch. With the recipe (see `learning_rate`) it goes by the
+        number of rows, from 32 for a thousand to 1,024; fewer than 60 rows are one batch,
+        without dropout.
     max_iter : int or "auto"
         Most epochs to train. A `ConvergenceWarning` tells when they are over before the
         training has converged, unless a schedule of the learning rate is to end there.

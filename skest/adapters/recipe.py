@@ -49,7 +49,7 @@ _REASONS = {
     "early_stopping": "rows are held out from 60 rows on",
 }
 _PLAIN_REASONS = {
-    "batch_size": "200 or all rows; about, so that the last is not small",
+    "batch_size": "about 200, so that the last batch is not small",
     "early_stopping": "rows are held out for tables of more than 10,000 rows",
 }
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
@@ -231,9 +231,13 @@ class AutoParameters(TrainingParameters):
     def _batch_size(self, n_rows: int) -> int:
         """Return the size of batches of so many rows."""
         size = min(int(self._chosen("batch_size")), n_rows)
-        # Where the rate does not fall to zero in the end, as in the recipe.
-        is_plain = _auto(self.batch_size) and not self._has_schedule
-        return without_small_last(size, n_rows) if is_plain else size
+        return without_small_last(size, n_rows) if self._evens_batches else size
+
+    @property
+    def _evens_batches(self) -> bool:
+        """Whether to make the last batch no small one."""
+        # With the schedule, the rate falls to zero in the end.
+        return _auto(self.batch_size) and not self._has_schedule
 
     def _ends(self, n_epochs: int) -> Sequence[int]:
         """Return the epochs after which the schedule lets training end."""

@@ -417,20 +417,26 @@ def _comparable(candidates: Sequence[Any]) -> dict[int, Any]:
     """Return those that can be averaged and were tested on the rows of the last."""
     # Rounds of a halving search by n_samples are tested on different rows.
     tests = [part["test"] for part in candidates[-1]]
+    silent = without_probabilities(candidates)
     return {
         number: parts
         for number, parts in enumerate(candidates)
-        if all(
-            part["fit_error"] is None
-            and np.array_equal(part["test"], test)
-            and _can_be_averaged(part["estimator"])
+        if number not in silent
+        and all(
+            part["fit_error"] is None and np.array_equal(part["test"], test)
             for part, test in zip(parts, tests, strict=True)
         )
     }
 
 
-def _can_be_averaged(estimator: Any) -> bool:
-    return not is_classifier(estimator) or hasattr(estimator, "predict_proba")
+def without_probabilities(candidates: Sequence[Any]) -> list[int]:
+    """Return the numbers of candidates that are classifiers without `predict_proba`."""
+    return [
+        number
+        for number, (first, *_) in enumerate(candidates)
+        if is_classifier(first["estimator"])
+        and not hasattr(first["estimator"], "predict_proba")
+    ]
 
 
 def _knows(part: Mapping[str, Any], classes: NDArray[Any]) -> bool:

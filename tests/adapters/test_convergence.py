@@ -71,6 +71,18 @@ def test_linear_regression_is_as_good_as_least_squares(seed):
     assert ours < 1.01 * theirs
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_what_was_chosen_trains_the_same_again(early_stopping):
+    X = np.random.default_rng(0).normal(size=(621, 3))
+    chosen = {"random_state": 0, "early_stopping": early_stopping}
+    model = skest.LinearRegressor(**chosen).fit(X, X[:, 0])
+    size = model.auto_params_["batch_size"]
+    assert size == (186 if early_stopping else 156)  # of 558, or all
+    again = skest.LinearRegressor(**{**model.auto_params_, **chosen}).fit(X, X[:, 0])
+    np.testing.assert_array_equal(again.coef_, model.coef_)
+    assert skest.LinearRegressor(optimizer="sdca").fit(X, X[:, 0]).n_steps_ % 4 == 0
+
+
 @pytest.mark.parametrize("estimator", [skest.DNNClassifier, skest.DNNRegressor])
 def test_a_network_that_ends_in_nan_is_refused(estimator):
     X = np.random.default_rng(0).normal(size=(100, 5))

@@ -214,7 +214,7 @@ def test_settings_that_are_given_are_kept(table):
     model = DNNClassifier((8,), optimizer="adagrad", learning_rate=0.05, max_iter=3)
     model.fit(*table)
     assert model.auto_params_ == {
-        "batch_size": 200,
+        "batch_size": 150,  # of 300 rows
         "early_stopping": False,
         "n_iter_no_change": 10,
         "dropout": 0.0,

@@ -154,12 +154,21 @@ def test_members_have_the_numbers_of_their_candidates(table):
     masks = [(first, ~first), (~first, first)]
     pipeline = Pipeline([("model", MODEL)])
     # One fails, and one has no probabilities.
-    grid = [{"model__hidden_units": ["x", (8,)]}, {"model": [RidgeClassifier()]}]
-    with pytest.warns(UserWarning):
+    ridge = RidgeClassifier(alpha=1e9)
+    grid = [{"model__hidden_units": ["x", (8,)]}, {"model": [ridge]}]
+    with pytest.warns(
+        UserWarning, match=r"lacks the candidates \[2\]: without predict"
+    ):
         search = GridSearchCV(pipeline, grid, cv=masks, ensemble=np.True_)
         search.fit(X[["number"]], y)
     names = [name for name, _ in search.best_estimator_.estimators]
     assert names == ["candidate 1, split 0", "candidate 1, split 1"]
+    ridge.set_params(alpha=1.0)
+    poor = clone(MODEL).set_params(max_iter=1, learning_rate=1e-6)
+    with pytest.warns(UserWarning, match="no ensemble: the best candidate has no pred"):
+        search = GridSearchCV(pipeline, {"model": [poor, ridge]}, ensemble=True)
+        search.fit(X[["number"]], y)
+    assert type(search.best_estimator_[-1]) is RidgeClassifier
 
 
 def needs_epochs(model, X, y):
