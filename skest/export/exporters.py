@@ -314,7 +314,7 @@ class BestExporter(LatestExporter):
             # Told when it is made: the first evaluation may be hours away.
             found = inspect.signature(compare_fn)
             found.bind(best_eval_result={}, current_eval_result={})
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # of a builtin there is no signature
             is_none = compare_fn is None  # a ValueError in TensorFlow
             kind = ValueError if is_none or callable(compare_fn) else TypeError
             raise kind(

@@ -193,6 +193,8 @@ def csv_input_fn(
     pa = import_arrow("csv_input_fn")
     if not isinstance(delimiter, str) or len(delimiter) != 1:
         raise ValueError(f"'delimiter' must be one character; got {delimiter!r}.")
+    if not isinstance(encoding, str):
+        raise TypeError(f"'encoding' must be a name; got {encoding!r}.")
     try:
         "".encode(encoding)
     except LookupError:

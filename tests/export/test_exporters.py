@@ -102,6 +102,7 @@ def test_assets(estimator, tmp_path):
         ),
         ({"compare_fn": None}, ValueError, "a function .* got None: .* Leave it out"),
         ({"compare_fn": 3}, TypeError, "must be a function .* got 3"),
+        ({"compare_fn": max}, ValueError, "must be a function .* no signature"),
         (
             {"compare_fn": lambda a, b: True},
             ValueError,
