@@ -55,11 +55,11 @@ class SingleLabelHead(SingleTaskHead):
         check_vocabulary(label_vocabulary, self.n_classes, self._title)
         self.label_vocabulary = label_vocabulary
 
-    # Both take milliseconds for very many classes and are needed for every batch.
-
     def __getstate__(self) -> dict[str, Any]:
         # skops takes no index of pandas.
         return {name: v for name, v in vars(self).items() if name != "_index"}
+
+    # Both take milliseconds for very many classes and are needed for every batch.
 
     @cached_property
     def _index(self) -> pd.Index | None:

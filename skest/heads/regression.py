@@ -83,6 +83,10 @@ class RegressionHead(SingleTaskHead):
         """Label dimension."""
         return self.label_dimension
 
+    @property
+    def _label_dimension(self) -> int:
+        return self.label_dimension
+
     def _encode_array(self, array: np.ndarray, is_encoded: bool) -> np.ndarray:
         values = numbers(array, self._title)
         # One NaN among the labels would make all variables NaN.

@@ -154,6 +154,10 @@ class EveryNth(Sampler[Any]):
         n, index = self._context.num_input_pipelines, self._context.input_pipeline_id
         return islice(iter(self.sampler), index, None, n)
 
+    def __len__(self) -> int:
+        n, index = self._context.num_input_pipelines, self._context.input_pipeline_id
+        return len(range(index, len(self.sampler), n))
+
 
 def shard_loader(
     loader: DataLoader[Any], context: InputContext

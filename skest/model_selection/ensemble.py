@@ -2,7 +2,7 @@
 """`EnsembleClassifier`, `EnsembleRegressor`: weighted means of models that are there."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn, Self
@@ -320,6 +320,7 @@ def greedy_counts(
 
 def greedy_ensemble(
     candidates: Sequence[Sequence[Mapping[str, Any]]],
+    best: int,
     X: Any,
     y: Any,
     scorer: Any,
@@ -336,6 +337,8 @@ def greedy_ensemble(
     candidates : sequence of sequence of mapping
         For each candidate and split a fitted "estimator", the rows of the "test" and the
         "fit_error".
+    best : int
+        The number of the best candidate, without which there is no ensemble.
     X, y : table and labels
         Of the search.
     scorer : callable or None
@@ -347,7 +350,18 @@ def greedy_ensemble(
     judge : callable or None
         The scorer of the search; of several scores, that of `name` counts.
     """
-    by_number = _comparable(candidates)
+    silent = [
+        i for i, (first, *_) in enumerate(candidates) if _lacks_probabilities(first)
+    ]
+    if best in silent:
+        warn(
+            "There is no ensemble: the best candidate has no predict_proba, and so can't "
+            "be averaged with others."
+        )
+        return None, np.nan
+    if silent:
+        warn(f"The ensemble lacks the candidates {silent}: without predict_proba.")
+    by_number = _comparable(candidates, silent)
     numbers, candidates = list(by_number), list(by_number.values())
     classifies = candidates and is_classifier(candidates[0][0]["estimator"])
     classes = np.unique(np.asarray(in_numpy_type(y))) if classifies else None
@@ -413,15 +427,14 @@ def greedy_ensemble(
     return kind(members, weights=weights).fit(X, y), float(np.mean(by_split))
 
 
-def _comparable(candidates: Sequence[Any]) -> dict[int, Any]:
-    """Return those that can be averaged and were tested on the rows of the last."""
+def _comparable(candidates: Sequence[Any], others: Collection[int]) -> dict[int, Any]:
+    """Return, but for `others`, those without errors tested on the rows of the last."""
     # Rounds of a halving search by n_samples are tested on different rows.
     tests = [part["test"] for part in candidates[-1]]
-    silent = without_probabilities(candidates)
     return {
         number: parts
         for number, parts in enumerate(candidates)
-        if number not in silent
+        if number not in others
         and all(
             part["fit_error"] is None and np.array_equal(part["test"], test)
             for part, test in zip(parts, tests, strict=True)
@@ -429,14 +442,9 @@ def _comparable(candidates: Sequence[Any]) -> dict[int, Any]:
     }
 
 
-def without_probabilities(candidates: Sequence[Any]) -> list[int]:
-    """Return the numbers of candidates that are classifiers without `predict_proba`."""
-    return [
-        number
-        for number, (first, *_) in enumerate(candidates)
-        if is_classifier(first["estimator"])
-        and not hasattr(first["estimator"], "predict_proba")
-    ]
+def _lacks_probabilities(part: Mapping[str, Any]) -> bool:
+    model = part["estimator"]
+    return is_classifier(model) and not hasattr(model, "predict_proba")
 
 
 def _knows(part: Mapping[str, Any], classes: NDArray[Any]) -> bool:

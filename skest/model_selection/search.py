@@ -19,11 +19,7 @@ from skest.adapters.recipe import AutoParameters, auto_epochs
 from skest.core.checks import each_once, warn
 from skest.core.console import listener
 from skest.core.sklearn_compat import Interval
-from skest.model_selection.ensemble import (
-    greedy_ensemble,
-    labels_to_average,
-    without_probabilities,
-)
+from skest.model_selection.ensemble import greedy_ensemble, labels_to_average
 from skest.model_selection.tasks import UNFINISHED, Tasks
 
 _ROUNDS = 32  # as TabPack has (arXiv 2607.05380)
@@ -212,18 +208,10 @@ class _Search:
         )
         # As the search itself has done: labels may be a list.
         X, y = indexable(X, y)
-        silent = without_probabilities(self._members)
-        if search.best_index_ in silent:
-            warn(
-                "There is no ensemble: the best candidate has no predict_proba, and so "
-                "can't be averaged with others."
-            )
-            return
-        if silent:
-            warn(f"The ensemble lacks the candidates {silent}: without predict_proba.")
+        best = search.best_index_
         try:
             ensemble, score = greedy_ensemble(
-                self._members, X, y, scorer, name, rounds, judge
+                self._members, best, X, y, scorer, name, rounds, judge
             )
         except Exception as error:  # such as a scorer's: what was trained stays
             warn(f"There is no ensemble, for its choice failed: {error!r}")

@@ -127,7 +127,7 @@ class Shard:
         Parameters
         ----------
         reader : Reader
-            Takes what `skest.distributed.ps.worker` sends.
+            Takes what `skest.distributed.ps.exchange` sends.
 
         Raises
         ------
