@@ -213,6 +213,12 @@ iterable of Hook, default=()
                 )
         for scheduler in _as_tuple(self.lr_scheduler):
             check_lr_scheduler(scheduler)
+            # Another's rate would change, and this one's never, without a word.
+            if not any(scheduler.optimizer is own for own in self.optimizers):
+                raise ValueError(
+                    f"'lr_scheduler' of an EstimatorSpec is a {type(scheduler).__name__} "
+                    "of an optimizer that is not its 'optimizer'. Make it of that one."
+                )
         if self.clip_norm is not None:
             check_positive(self.clip_norm, "clip_norm", "an EstimatorSpec")
         _check_export_outputs(self.export_outputs)

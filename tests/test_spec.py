@@ -158,6 +158,13 @@ def test_a_rate_that_is_a_function_gets_its_scheduler_once():
     assert again.lr_schedulers == spec.lr_schedulers
 
 
+def test_a_schedule_is_of_the_optimizer():
+    other = torch.optim.SGD(NETWORK.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(other, 1)
+    with pytest.raises(ValueError, match="is a StepLR of an optimizer that is not its"):
+        EstimatorSpec(ModeKeys.TRAIN, **{**COMPLETE, "lr_scheduler": schedule})
+
+
 def test_the_type_of_a_specification_is_that_of_its_variables():
     def spec(network):
         return EstimatorSpec(

@@ -8,6 +8,7 @@ there are (`_model_fn`, `_column_parameters`) and what ``y`` means (`_new_target
 
 import inspect
 import os
+import secrets
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -455,10 +456,12 @@ class SkestEstimator(
             self.estimator_ = core_as_fitted(self, **core, weighted=False)
             keep_embeddings(self)
 
-    def _seed(self) -> int | None:
-        """Return the seed of this fit; None leaves it to the operating system."""
+    def _seed(self) -> int:
+        """Return the seed of this fit, without `random_state` one that nobody knows."""
         if self.random_state is None:
-            return None if self.config is None else self.config.random_seed
+            seed = None if self.config is None else self.config.random_seed
+            # A number: what a network draws beside its variables is drawn again later.
+            return secrets.randbits(31) if seed is None else seed
         # A RandomState gives another seed to each fit, as scikit-learn's estimators
         # take it.
         return int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Self
 
+import numpy as np
 from sklearn.utils import assert_all_finite
 from torch import Tensor
 
@@ -220,6 +221,35 @@ class ModelFnClassifier(SkestModelFn, SkestClassifier):
     >>> model.set_params(params__lr=0.01).params
     {'units': 8, 'lr': 0.01}
     """
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities of the classes, which are checked to be such.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame or dict of arrays
+            Data as in `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Columns in the order of `classes_`.
+
+        Raises
+        ------
+        ValueError
+            If `model_fn` returns other "probabilities".
+        """
+        found = super().predict_proba(X)
+        is_labels = isinstance(self._target, LabelsTarget)
+        sums = 1 if is_labels else found.sum(axis=1)
+        if np.any(found < 0) or np.any(found > 1.001) or np.any(abs(sums - 1) > 1e-3):
+            raise ValueError(
+                "'probabilities' of model_fn must be between 0 and 1"
+                f"{'' if is_labels else ' and have the sum 1 in each row'}; got "
+                f"{found.min():.3g} to {found.max():.3g}. Return 'logits' instead."
+            )
+        return found
 
     def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
         is_labels = isinstance(self._target, LabelsTarget)

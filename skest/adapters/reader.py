@@ -44,6 +44,7 @@ from skest.feature_columns.columns import (
 from skest.feature_columns.infer import (
     infer_feature_columns,
     with_feature_names,
+    with_joined_numbers,
     with_piecewise,
     with_weights_of_dates,
 )
@@ -397,6 +398,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
 
     def _inferred_columns(self, kind: str, table: Table) -> FeatureColumns | None:
         columns = infer_feature_columns(table, kind)
+        if columns is not None and not self._reads_array:
+            columns = with_joined_numbers(columns, table)
         if columns is not None and kind == "dense" and self._has_schedule:
             columns = with_piecewise(columns)
         if columns is not None and [*self._column_parameters.values()] == ["linear"]:

@@ -208,11 +208,19 @@ def _with_weighted_head(
 
 def _prepare(network: nn.Module, dtype: torch.dtype) -> None:
     """Cast a network, and let it take features with the weights beside them."""
+    if _take_given in network._forward_pre_hooks.values():
+        raise ValueError(
+            "model_fn returned the network of an earlier call, which would go on where "
+            "another fit left it. Make it inside model_fn; a trained part of it can be in "
+            "'params', of which every call gets a copy."
+        )
     network.to(dtype)
     # A hook and no module around it, whose name would be in those of all variables.
-    network.register_forward_pre_hook(
-        lambda _, arguments: (_given(arguments[0]), *arguments[1:])
-    )
+    network.register_forward_pre_hook(_take_given)
+
+
+def _take_given(network: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (_given(arguments[0]), *arguments[1:])
 
 
 def _given(features: Mapping[Any, Any]) -> Any:

@@ -177,7 +177,8 @@ def outputs_meaning(column: FeatureColumn) -> Meaning:
     if isinstance(column, PiecewiseLinearColumn):
         if column.dimension is None:
             return code_meaning(column)
-        return Meaning("dimension", range(column.size))
+        names, each = column.source._element_names, range(column.dimension)
+        return Meaning("dimensions", [(name, i) for name in names for i in each])
     if isinstance(column, OverCategorical | CategoricalColumn):
         return ids_meaning(column)
     if isinstance(column, DenseColumn):
@@ -190,7 +191,8 @@ def outputs_meaning(column: FeatureColumn) -> Meaning:
 def code_meaning(column: PiecewiseLinearColumn) -> Meaning:
     """Return what the code of a piecewise-linear column stands for: edges, or bins."""
     entries: list[Hashable] = []
-    for element, edges in enumerate(column.edges):
+    names = column.source._element_names
+    for element, edges in zip(names, column.edges, strict=True):
         ends = edges.tolist()
         if column.encoding == "hat":
             entries += [(element, end) for end in ends]
@@ -235,6 +237,8 @@ def _key_meaning(key: Any) -> Hashable:
 
 
 _ALL = ".*"
+# What numeric and piecewise-linear columns learn of each of their numbers.
+_OF_ELEMENTS = {"fill_", "center_", "scale_", "limit_", "edges_"}
 # The input weights of the first layer, whichever cells it has: torch names them so.
 _RNN_INPUTS = re.compile(r"\w+_0\.weight_ih_l0")
 
@@ -301,7 +305,7 @@ def with_source_statistics(
 
     The weights of a source which gives all variables are for numbers as it saw them.
     Columns that are defined in another way now, or found gaps in other places, keep what
-    they have learned.
+    they have learned. Of the numbers of a table, some may be new, or gone.
     """
     before = getattr(whole_source(estimator), f"{parameter}_", None)
     if before is None:
@@ -309,12 +313,31 @@ def with_source_statistics(
     known = {column.name: column for column in before.active}
     columns = copy.copy(columns)
     columns.columns_ = [
-        (name, known[column.name])
-        if _is_measured(column) and _is_alike(column, known.get(column.name))
+        (name, _with_statistics(column, known.get(column.name)))
+        if _is_measured(column)
         else (name, column)
         for name, column in columns.columns_
     ]
     return columns
+
+
+def _with_statistics(
+    column: FeatureColumn, known: FeatureColumn | None
+) -> FeatureColumn:
+    if known is None or _is_alike(column, known):
+        return known or column
+    sources = (getattr(c, "source", c) for c in (column, known))
+    of, before = (getattr(source, "feature_names", None) for source in sources)
+    if of is None or before is None or type(column) is not type(known):
+        return column
+    column = copy.copy(column)
+    for learned in _OF_ELEMENTS & vars(column).keys() & vars(known).keys():
+        own, theirs = copy.copy(getattr(column, learned)), getattr(known, learned)
+        for i, name in enumerate(of):
+            if name in before:
+                own[i] = theirs[list(before).index(name)]
+        setattr(column, learned, own)
+    return column
 
 
 def _is_measured(column: FeatureColumn) -> bool:

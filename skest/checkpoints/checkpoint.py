@@ -244,6 +244,8 @@ def with_prefix(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 def _copy(tensor: Tensor) -> Tensor:
     """Return a contiguous copy on the CPU that shares no memory."""
+    if tensor.is_sparse:  # as SGD makes its momentum of gradients of few rows
+        tensor = tensor.to_dense()
     # `contiguous` alone would return a tensor of the CPU itself.
     return tensor.detach().to("cpu", copy=True).contiguous()
 

@@ -2,6 +2,7 @@
 """One evaluation: of a checkpoint, with a fresh model, and the record of it."""
 
 import contextlib
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -72,8 +73,10 @@ def run_evaluation(
         raise ValueError("The input of evaluate has no batch; it needs at least one.")
     builder.remember(first[0])
     device = builder.device
-    # Any seed: the variables come from the checkpoint, and nothing else is drawn.
-    spec = builder.build(*first, ModeKeys.EVAL, RunRandom(0, device))
+    # That of the training: the variables come from the checkpoint, but a network may
+    # draw tensors that are none.
+    seed = builder.config.random_seed or 0
+    spec = builder.build(*first, ModeKeys.EVAL, RunRandom(seed, device))
     all_hooks = [*hooks, *spec.evaluation_hooks]
     # A hook may know when to stop.
     if steps is None and source.is_endless and not all_hooks:
@@ -145,7 +148,13 @@ def evaluate_loop(
         If a metric computes no numbers.
     """
     run.network.eval()
-    metrics = dict(run.spec.eval_metrics or {})
+    # Copies: those that model_fn did not make would go on from call to call.
+    metrics = {
+        name: (copy.deepcopy(of[0]), *of[1:])
+        if isinstance(of, tuple)
+        else copy.deepcopy(of)
+        for name, of in (run.spec.eval_metrics or {}).items()
+    }
     losses: list[Tensor] = []
     infer = infer or partial(evaluated, run.spec)
     for hook in hooks:

@@ -156,9 +156,9 @@ def train_loop(
         run.in_step = True
         if wanting:
             show = partial(_show_gradients, run, wanting)
-            run.loss = watched_step(*batch, show)
+            run.loss = watched_step(*run.batch, show)
         else:
-            run.loss = step(*batch)
+            run.loss = step(*run.batch)
         # As in TensorFlow, a step counts when its update is done.
         # Of this process; the global step counts those of all workers.
         run.n_taken += 1

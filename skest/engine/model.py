@@ -10,12 +10,15 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from skest.checkpoints.checkpoint import Checkpoint
 from skest.config.run_config import RunConfig, SharedMemory, Strategy
 from skest.core.random import RunRandom
 from skest.core.resources import explained_out_of_memory, resolve_device
+from skest.engine.recorded.recording import map_leaves
 from skest.inputs.array_dataset import count_rows
 from skest.inputs.batches import Source, tensor_batches
 from skest.inputs.input_context import InputContext
@@ -297,6 +300,9 @@ class ModelBuilder:
         self, features: Any, labels: Any, mode: str, random: RunRandom
     ) -> EstimatorSpec:
         """Build a fresh model on the device of `random`; errors are those of a call."""
+        if not self.model_fn.is_pure:  # it may change in place what is the caller's
+            kinds: Any = np.ndarray | Tensor
+            features, labels = map_leaves((features, labels), kinds, copy.deepcopy)
         # The lock on torch's global generator would make predictions wait for
         # trainings.
         draws = mode == ModeKeys.TRAIN or not self.model_fn.is_pure
@@ -307,6 +313,7 @@ class ModelBuilder:
                 # A model_fn that makes its optimizer of another network would train
                 # nothing, untold.
                 check_members(optimizer, spec.network)
+            _check_state(spec.network)
         if random.device.type != "cpu":
             n_rows = count_rows(features, "features")
             with explained_out_of_memory(n_rows, random.device, spec.network):
@@ -316,6 +323,17 @@ class ModelBuilder:
                 # Some have slots from construction on, as Adagrad.
                 follow_parameters(optimizer)
         return spec
+
+
+def _check_state(network: nn.Module) -> None:
+    """Refuse what no checkpoint holds before a training that could not be saved."""
+    for name, value in network.state_dict().items():
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"The network's state has {name!r}, a {type(value).__name__}, and "
+                "checkpoints hold tensors only. Let get_extra_state return a tensor, or "
+                "register a buffer."
+            )
 
 
 def restore(

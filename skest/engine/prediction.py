@@ -279,8 +279,8 @@ def new_prediction_model(
     """
     features, _ = source.first_batch() or (None, None)
     builder.remember(features)
-    # Any seed, as for an evaluation.
-    spec = builder.build(features, None, ModeKeys.PREDICT, RunRandom(0, device))
+    seed = builder.config.random_seed or 0  # as for an evaluation
+    spec = builder.build(features, None, ModeKeys.PREDICT, RunRandom(seed, device))
     spec.network.eval()
     # On a GPU nothing stays behind a call, for its memory is everybody's.
     is_shared = (

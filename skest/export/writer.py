@@ -392,8 +392,7 @@ def export_estimator(
             "none since it was made. Pass some rows of them as 'example', or call "
             "evaluate or predict first."
         )
-    # Whatever it draws is replaced by the variables of the checkpoint.
-    random = RunRandom(0, torch.device("cpu"))
+    random = RunRandom(builder.config.random_seed or 0, torch.device("cpu"))
     spec = builder.build(features, None, ModeKeys.PREDICT, random)
     restore(spec, checkpoint)
     model = spec_onnx(spec, features, name="Estimator")

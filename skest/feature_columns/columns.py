@@ -113,7 +113,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         for column in self.columns:
             # The ends of a name and two underscores divide it from a parameter's.
             stem = re.sub("__+", "_", str(getattr(column, "name", column))).strip("_")
-            named[_free_name(stem or "column", reserved | named.keys())] = column
+            named[free_name(stem or "column", reserved | named.keys())] = column
         return list(named.items())
 
     @_named_columns.setter
@@ -277,7 +277,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         named = dict(self._named_columns)
         # A name of the user's may be that of an inferred column: the user's stays.
         for stem, column in FeatureColumns(inferred)._named_columns:
-            named[_free_name(stem, named.keys())] = column
+            named[free_name(stem, named.keys())] = column
         return FeatureColumns(
             list(named.items()), sparse_output=self.sparse_output, remainder="drop"
         )
@@ -471,7 +471,7 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         return "columns_" in vars(self)
 
 
-def _free_name(stem: str, taken: Set[str]) -> str:
+def free_name(stem: str, taken: Set[str]) -> str:
     """Return a name that is not taken, with a number behind it if need be."""
     name, number = stem, 2
     while name in taken:

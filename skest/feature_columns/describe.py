@@ -96,8 +96,8 @@ def _line(name: str, columns: Sequence[Any]) -> Description:
 
 def _kind(column: Any, line: str | None = None) -> str:
     """Return what a column is, and over what, if that is not said by its line."""
-    # "Numeric", also of one that reads a frame.
-    name = type(column).__name__.removesuffix("Column").removesuffix("Frame")
+    # "Numeric", also of one that reads a frame, or several columns.
+    name = re.sub("^Joined|(Frame)?Column$", "", type(column).__name__)
     words = re.findall("[A-Z][a-z]*", name)
     part = getattr(column, "parse", "").replace("_", " ")  # of a date
     kind = f"{' '.join(words).lower()} {part}".rstrip()

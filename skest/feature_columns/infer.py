@@ -13,15 +13,16 @@ from sklearn.base import clone
 
 from skest.core.checks import check_choice
 from skest.feature_columns.bucketized import bucketized_column
+from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.choice import chosen_columns
-from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.columns import FeatureColumns, free_name
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import (
     PiecewiseLinearColumn,
     piecewise_linear_column,
 )
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.table import Table
+from skest.feature_columns.table import Key, Table
 
 #: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
 #: trees find.
@@ -168,7 +169,7 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
     numbers and each part of a date, of fewer where there are many, and of none where there
     are very many.
     """
-    kinds = (NumericColumn, ParsedColumn)
+    kinds = (NumericColumn, JoinedNumericColumn, ParsedColumn)
     # Not of their subclasses: a sequence has steps, and no fixed number of elements.
     numbers = [column for column in columns.columns if type(column) in kinds]
     n_elements = sum(column.n_elements for column in numbers)
@@ -251,7 +252,64 @@ class NumericFrameColumn(NumericColumn):
         is_array = table.feature_names is None
         if is_array and not set(self.feature_names).issubset(table.keys):
             return super()._raw(table)
-        return np.column_stack([table.numbers(name) for name in self.feature_names])
+        return table.matrix(self.feature_names)
+
+
+class JoinedNumericColumn(NumericFrameColumn):
+    """Some columns of a table as one numeric column, called `key`.
+
+    Examples
+    --------
+    >>> from skest.feature_columns.infer import JoinedNumericColumn
+    >>> column = JoinedNumericColumn("numbers", 2, feature_names=["age", "size"])
+    >>> column.transform({"size": [1.0], "age": [50.0], "color": ["red"]})
+    array([[50.,  1.]], dtype=float32)
+    """
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The names of the columns."""
+        return tuple(self.feature_names)
+
+    def _raw(self, table: Table) -> np.ndarray:
+        return table.matrix(self.feature_names)
+
+
+def with_joined_numbers(columns: FeatureColumns, table: Table) -> FeatureColumns:
+    """Return inferred columns where those of a single number each are one.
+
+    Of a table of 400 numbers and a string, a row is predicted in a third of the time so,
+    and a network trained in half.
+
+    Parameters
+    ----------
+    columns : FeatureColumns
+        Not fitted.
+    table : Table
+        What they were inferred from.
+    """
+    single = [
+        column
+        for column in columns.columns
+        if type(column) is NumericColumn and column.n_elements == 1
+    ]
+    if not single:
+        return columns
+    for column in single:
+        # Integers among floats can't be told from them later.
+        warn_of_merged(table.numbers(column.key), column.dtype, column.key)
+    others = [column for column in columns.columns if column not in single]
+    taken = {*map(str, table.keys), *(column.name for column in others)}
+    joined = JoinedNumericColumn(
+        **single[0].get_params(deep=False)
+        | {
+            "key": free_name("numbers", taken),
+            "shape": len(single),
+            "dtype": np.result_type(*(column.dtype for column in single)).name,
+            "feature_names": [column.key for column in single],
+        }
+    )
+    return FeatureColumns([joined, *others])
 
 
 def with_feature_names(

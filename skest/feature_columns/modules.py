@@ -11,7 +11,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from skest.core.checks import check_choice, check_integer
-from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
+from skest.feature_columns.base import (
+    CategoricalColumn,
+    DenseColumn,
+    FeatureColumn,
+    OverCategorical,
+)
 from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.dense import EmbeddingColumn
 from skest.feature_columns.lookup import (
@@ -31,7 +36,6 @@ from skest.feature_columns.numeric_vectors import (
     computed_together,
     grouped,
 )
-from skest.feature_columns.target_statistics import CrossFittedColumn
 
 
 def module_name(column_name: str) -> str:
@@ -654,8 +658,6 @@ def _output_of(column: DenseColumn) -> _Output:
     if isinstance(column, PeriodicColumn):
         shape = (column.n_frequencies, column.dimension)
         return PeriodicOutput(column.name, column.encoded_key, *shape)
-    if isinstance(column, NumericColumn | CrossFittedColumn):
-        return ValuesOutput(column.name, column.encoded_key)
     if isinstance(column, EmbeddingColumn):
         return EmbeddingOutput(
             column.name,
@@ -665,8 +667,10 @@ def _output_of(column: DenseColumn) -> _Output:
             column.max_norm,
             column.weight_key,
         )
-    # What is left has ids and no table: indicators and bucketized columns.
-    return CountsOutput(column.name, column.encoded_key, column.size, column.weight_key)
+    if isinstance(column, OverCategorical | CategoricalColumn):  # ids, and no table
+        keys = (column.encoded_key, column.size, column.weight_key)
+        return CountsOutput(column.name, *keys)
+    return ValuesOutput(column.name, column.encoded_key)
 
 
 def _generator_for(table_name: str) -> Generator:

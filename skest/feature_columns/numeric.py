@@ -399,14 +399,15 @@ class NumericColumn(DenseColumn):
         finite = np.isfinite(values)
         if finite.all():
             return
-        value = raw[~finite][0]
+        row, element = np.argwhere(~finite)[0]
+        value, where = raw[row, element], self._element(element)
         if np.isfinite(value):
             raise ValueError(
-                f"Column {self.key!r} holds {value}, which is infinity in dtype "
-                f"{values.dtype}. Use dtype='float64', or scale the column."
+                f"{where} holds {value}, which is infinity in dtype {values.dtype}. Use "
+                "dtype='float64', or scale the column."
             )
         raise ValueError(
-            f"Column {self.key!r} holds {value}; infinity (inf) is never allowed. Replace "
+            f"{where} holds {value}; infinity (inf) is never allowed. Replace "
             "it by a number, or by NaN where gaps are allowed: without "
             "'feature_columns', or with 'default_value' of the column."
         )
@@ -450,9 +451,10 @@ class NumericColumn(DenseColumn):
             return np.stack(columns, axis=1), missing
         values = self._scaled(values)
         if not self._are_finite(values, missing):
+            element = np.argwhere(~np.isfinite(values))[0][1]
             raise ValueError(
-                f"Column {self.key!r} holds a number that is infinite (inf) when it is "
-                f"scaled in {values.dtype}. Replace it, clip the column, or use "
+                f"{self._element(element)} holds a number that is infinite (inf) when it "
+                f"is scaled in {values.dtype}. Replace it, clip the column, or use "
                 "dtype='float64'."
             )
         if self.normalizer == "robust":

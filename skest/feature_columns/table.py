@@ -3,7 +3,7 @@
 
 import contextlib
 import difflib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -40,6 +40,7 @@ Key = str | int
 
 _NAMES_SHOWN = 12
 _ODD = np.uint64(2**63 - 25)  # makes the order of columns count
+_MOST_KEPT = 10_000  # rows of which a copy is kept
 
 
 class Table:
@@ -312,6 +313,19 @@ class Table:
                 "vectors of zeros; for sequences, use sequence_numeric_column."
             )
         return numbers(self.column(key), key)
+
+    def matrix(self, keys: Sequence[Key]) -> np.ndarray:
+        """Return numbers of several columns, of shape (n_rows, n_keys)."""
+
+        def stacked() -> np.ndarray:
+            # Column behind column, as they are learned from and written.
+            columns = (self.numbers(key).reshape(self.n_rows, -1) for key in keys)
+            return np.concatenate([column.T for column in columns]).T
+
+        # To stack takes most of the time of a row, and a copy of a large table memory.
+        if self.n_rows > _MOST_KEPT:
+            return stacked()
+        return self._once(("matrix", *keys), stacked)
 
     def flat(self, key: Key) -> Flat | None:
         """Return the values of cells that are lists, or None if they are not.

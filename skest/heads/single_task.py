@@ -278,14 +278,15 @@ default="sum_over_batch_size"
             extras = self._extras(features, logits)
             # By name, as tf.estimator calls a loss_fn.
             losses = self.loss_fn(labels=labels, logits=logits, **extras)
-            # Kept dimensions: (n,) and (n, 1) would multiply to (n, n).
-            one_per_row = (*logits.shape[:-1], 1)
-            if losses.shape not in (one_per_row, logits.shape):
-                raise ValueError(
-                    f"'loss_fn' of {self._title} must return one loss per example, of "
-                    f"shape {one_per_row}, or one per logit; got {tuple(losses.shape)}. "
-                    "Keep the last dimension and leave the mean to the head."
-                )
+        # Kept dimensions: (n,) and (n, 1) would multiply to (n, n).
+        one_per_row = (*logits.shape[:-1], 1)
+        if losses.shape not in (one_per_row, logits.shape):
+            what = "_default_loss" if self.loss_fn is None else "loss_fn"
+            raise ValueError(
+                f"'{what}' of {self._title} must return one loss per example, of shape "
+                f"{one_per_row}, or one per logit; got {tuple(losses.shape)}. Keep the "
+                "last dimension and leave the mean to the head."
+            )
         weights = self._weights(features, logits)
         if known is None:
             return losses, weights

@@ -337,6 +337,7 @@ class EpochwiseHook(Hook):
     An epoch is one pass over the table of the run. A stream counts as one epoch. The last
     epoch may be cut short, and ends like the others; a training that was interrupted goes
     on in the middle of an epoch, which begins anew and ends where it would have ended.
+    A subclass with other methods of a hook calls those of this class in them.
 
     Examples
     --------

@@ -331,13 +331,18 @@ def _table_batches(
     for rows in _rows_of_batches(table, leaves):
         # One batch is all: no view is needed.
         if isinstance(rows, slice) and rows.stop - rows.start == table.n_rows:
-            yield _nested(nest, move(leaves))
+            yield _nested(nest, move(tuple(map(_copied, leaves))))
         elif isinstance(rows, slice):
-            yield _nested(nest, move(tuple(leaf[rows] for leaf in leaves)))
+            yield _nested(nest, move(tuple(_copied(leaf[rows]) for leaf in leaves)))
         else:
             stacks = _stacks(leaves) if stacks is None else stacks
             for batch in _taken(rows, leaves, stacks, move):
                 yield _nested(nest, batch)
+
+
+def _copied(rows: Any) -> Any:
+    # A network may change its input in place, and the table is the caller's.
+    return rows.clone() if isinstance(rows, Tensor) else rows
 
 
 def _flattened(data: Any) -> tuple[tuple[Any, ...], Any]:

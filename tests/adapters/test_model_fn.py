@@ -2,6 +2,7 @@
 """`ModelFnClassifier`, `ModelFnRegressor`: model functions of the user's."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -429,3 +430,93 @@ def test_early_stopping_needs_predictions_in_training(pairs):
     assert make(silent).fit(X, y).score(X, y) > 0.9
     with pytest.raises(ValueError, match="model_fn returns no 'predictions' in mode"):
         make(silent, early_stopping=True).fit(X, y)
+
+
+def rows_of_three():
+    X = np.random.default_rng(0).normal(size=(300, 3)).astype(np.float32)
+    return X, np.sin(2 * X[:, 0])
+
+
+def regression(make_network, make_optimizer=torch.optim.Adam, **spec):
+    def model_fn(features, labels, mode, params):
+        network = make_network()
+        optimizer = make_optimizer(network.parameters(), 0.01)
+        return params["head"].create_estimator_spec(
+            features, mode, network, labels, optimizer, **spec
+        )
+
+    return model_fn
+
+
+class RandomFeatures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.directions = torch.randn(3, 64)  # no buffer, and not in a checkpoint
+        self.out = nn.Linear(64, 1)
+
+    def forward(self, x):
+        return self.out((x @ self.directions).sin())
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_what_a_network_draws_beside_its_variables_is_drawn_again(seed):
+    X, y = rows_of_three()
+    model = ModelFnRegressor(
+        regression(RandomFeatures), max_iter=60, random_state=seed, tol=0.0
+    )
+    assert model.fit(X, y).score(X, y) > 0.5
+
+
+def test_a_model_fn_may_change_its_input_in_place():
+    X, y = rows_of_three()
+    given = X.copy()
+
+    def model_fn(features, labels, mode, params):
+        features -= features.mean(0)
+        network = nn.Sequential(nn.Dropout(0.5, inplace=True), nn.Linear(3, 1))
+        return regression(lambda: network)(features, labels, mode, params)
+
+    model = make_regressor(model_fn, max_iter=2).fit(X, y)
+    model.predict(X)
+    model.score(X, y)
+    np.testing.assert_array_equal(X, given)
+
+
+def test_a_network_made_outside_is_refused():
+    X, y = rows_of_three()
+    network = nn.Linear(3, 1)
+    with pytest.raises(ValueError, match="network of an earlier call.*inside model_fn"):
+        make_regressor(regression(lambda: network)).fit(X, y).predict(X)
+
+
+def test_momentum_of_rows_is_saved():
+    X = pd.DataFrame({"s": np.random.default_rng(0).choice(list("abcd"), 300)})
+    y = (X["s"] == "a").astype(float)
+    words = fc.categorical_column_with_vocabulary_list("s")
+
+    def model_fn(features, labels, mode, params):
+        table = DenseFeatures(params["feature_columns"])
+        momentum = partial(torch.optim.SGD, momentum=0.9)
+        network = nn.Sequential(table, nn.Linear(4, 1))
+        return regression(lambda: network, momentum)(features, labels, mode, params)
+
+    model = make_regressor(model_fn, feature_columns=[fc.embedding_column(words, 4)])
+    assert model.fit(X, y).score(X, y) > 0.9
+    assert model.partial_fit(X, y).score(X, y) > 0.9
+
+
+def test_logarithms_are_no_probabilities(pairs):
+    def model_fn(features, labels, mode, params):
+        network = nn.Linear(2, 2, dtype=torch.float64)
+        return EstimatorSpec(
+            mode,
+            network=network,
+            loss=lambda y, z, x: nn.functional.cross_entropy(z, y, reduction="none"),
+            predictions=lambda z: {"probabilities": z.log_softmax(1)},
+            optimizer=torch.optim.Adam(network.parameters()),
+        )
+
+    with pytest.raises(
+        ValueError, match="'probabilities' of model_fn.*between 0 and 1"
+    ):
+        make(model_fn).fit(*pairs).predict_proba(pairs[0])

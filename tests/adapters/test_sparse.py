@@ -81,11 +81,11 @@ def test_beside_other_columns(table, rng):
     assert model.fit(features, labels).score(features, labels) > 0.8
     names = [column.name for column in model.dnn_feature_columns_.active]
     assert names == [
+        "numbers",
         "words_embedding",
         "words_target_ridge",
         "group_indicator",
-        "age",
-        "age_ple",
+        "numbers_ple",
     ]
 
 

@@ -203,7 +203,7 @@ def test_classes_are_found_by_name():
     old_classes, new_classes = list(old.classes_), list(new.classes_)
     for name in ("lo", "hi"):
         now, before = new_classes.index(name), old_classes.index(name)
-        for variable, axis in (("bias", 0), ("w_weights", 1), ("x_weights", 1)):
+        for variable, axis in (("bias", 0), ("w_weights", 1), ("numbers_weights", 1)):
             np.testing.assert_allclose(
                 value(new, variable).take(now, axis),
                 value(old, variable).take(before, axis),
@@ -261,6 +261,28 @@ def test_numbers_are_scaled_and_cut_as_in_the_source(column):
     assert not np.allclose(np.asarray(ours), np.asarray(theirs))
 
 
+@pytest.mark.parametrize("names", [["b", "s", "a"], ["a", "new", "s", "b"], ["s", "b"]])
+@pytest.mark.parametrize("model", [LinearRegressor, DNNRegressor])
+def test_numbers_of_a_table_may_come_and_go(model, names):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(rng.normal(size=(400, 3)), columns=["a", "b", "new"])
+    X["s"] = rng.choice(["x", "y"], 400)
+    X.loc[::9, "b"] = np.nan
+    y = 2 * X["b"].fillna(0) + (X["s"] == "x")
+    X["a"] *= 0.01  # so that it has no part in the predictions
+    old = model(random_state=0).fit(X[["a", "b", "s"]], y)
+    later = X[names].assign(b=X["b"] * 7)  # in another scale, which must not count
+    rate = {"learning_rate": TINY, "l2_regularization_strength": 0}
+    new = model(random_state=1, max_steps=1, warm_start_from=old, early_stopping=False)
+    new.set_params(**{k: v for k, v in rate.items() if k in new.get_params()})
+    new.fit(later, y)
+    expected = old.predict(X[["a", "b", "s"]])
+    assert np.corrcoef(new.predict(X[names]), expected)[0, 1] > 0.98
+    (part,) = (c for c in new.feature_columns_.active if c.name == "numbers")
+    before = old.feature_columns_.active[0]
+    assert part.center_[part.feature_names.index("b")] == before.center_[1]
+
+
 # Other sources
 
 
@@ -272,7 +294,7 @@ def test_settings_of_the_user_come_first():
     np.testing.assert_allclose(value(new, "w_weights"), 1, atol=1e-4)
     reasons = new.warm_start_report_.not_warm_started
     assert reasons["w_weights"] == "not in the source"
-    assert reasons["x_weights"] == "not selected"
+    assert reasons["numbers_weights"] == "not selected"
 
 
 def test_a_network_keeps_the_members_of_its_source():

@@ -272,7 +272,9 @@ def test_weights(model, table):
     value = model.estimator_.get_variable_value
     largest = dict(zip(display.names, display.weights, strict=True))
     assert len(largest) == 4
-    rooms = value("linear.rooms_weights")[0, 0]
+    numbers = model.linear_feature_columns_.columns[0]
+    place = numbers.feature_names.index("rooms")
+    rooms = value("linear.numbers_weights")[place, 0]
     if model._scale is not None:
         rooms *= model._scale.scale[0]
     assert largest["rooms"] == pytest.approx(rooms)

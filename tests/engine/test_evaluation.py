@@ -7,6 +7,7 @@ from torch import nn
 from skest import EstimatorSpec, ModeKeys, RunConfig
 from skest.engine.evaluation import evaluate_loop, split_rows
 from skest.hooks import Run
+from skest.metrics import Mean
 
 
 def batch(values, label=0.0):
@@ -58,6 +59,14 @@ def test_a_metric_that_computes_no_numbers_is_named():
             TypeError, match=f"metric 'm' must compute .*; got {kind}. Make"
         ):
             evaluate_loop(run, [batch([1.0])])
+
+
+def test_every_evaluation_has_metrics_of_its_own():
+    of_logits = (Mean(), lambda labels, logits, features: (logits,))
+    for metric in [Mean(), of_logits]:  # Mean takes the logits, and labels as weights
+        run = eval_run(eval_metrics={"m": metric})
+        found = [evaluate_loop(run, [batch([x], label=1.0)])["m"] for x in (1.0, 5.0)]
+        assert found == [1, 5]
 
 
 def test_rows_must_agree():

@@ -86,6 +86,20 @@ def test_gradients_can_be_changed_between_backward_and_update():
     torch.testing.assert_close(moved[1], moved[0] / 2)
 
 
+def test_a_batch_can_be_replaced_before_its_step():
+    class Zeroing(Hook):
+        def before_step(self, run):
+            features, labels = run.batch
+            run.batch = torch.zeros_like(features), labels + 1
+
+    spec = make_spec()
+    start = copy.deepcopy(spec.network)
+    step = functools.partial(train_step, spec)
+    train_loop(Run(spec, RunConfig()), make_batches(1), [Zeroing()], step, Replica())
+    assert torch.equal(spec.network.weight, start.weight)
+    assert not torch.equal(spec.network.bias, start.bias)
+
+
 class Interrupted(Run):
     """A run that Ctrl-C comes into just before its `at`-th change."""
 
@@ -201,3 +215,21 @@ def test_optimizers_of_other_networks_are_refused_before_the_first_step():
     with pytest.raises(ValueError, match=message):
         estimator.train(lambda: [(np.ones((4, 2), np.float32), np.ones(4))])
     assert estimator.checkpoint is None
+
+
+def test_a_state_that_no_checkpoint_holds_is_refused_before_the_first_step():
+    class Counting(torch.nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 1}
+
+        def set_extra_state(self, state):
+            pass
+
+    def model_fn(features, labels, mode):
+        network = Counting(2, 1)
+        return make_spec(
+            network=network, optimizer=torch.optim.SGD(network.parameters(), 0.1)
+        )
+
+    with pytest.raises(TypeError, match="'_extra_state', a dict, and checkpoints hold"):
+        Estimator(model_fn).train(lambda: [(np.ones((4, 2), np.float32), np.ones(4))])

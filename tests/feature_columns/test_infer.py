@@ -438,3 +438,29 @@ def test_what_tells_nothing_is_left_out():
             ):
                 columns = infer_feature_columns(X, kind)
             assert [column.name for column in columns.active] == ["x"]
+
+
+@pytest.mark.parametrize("model", [LinearRegressor, DNNRegressor])
+def test_numbers_of_a_mixed_table_are_one_column(model, tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame({"numbers": rng.choice(["x", "y"], 300)})
+    X[["b", "a"]] = rng.normal(size=(300, 2))
+    X["small"] = rng.integers(0, 9, 300).astype(np.int16)
+    X.loc[::7, "a"] = np.nan
+    y = X["b"] + (X["numbers"] == "x") - X["a"].isna()
+    model = model(random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.95
+    joined = model.feature_columns_.active[0]
+    # "numbers" is a column of the table.
+    assert (joined.name, joined.feature_names) == ("numbers_2", ["b", "a", "small"])
+    assert list(joined.indicated) == [1]
+    answers = model.predict(X)
+    by_key = {key: X[[key]].to_numpy() for key in X.columns[::-1]}
+    np.testing.assert_array_equal(model.predict(by_key), answers)
+    served = export.load(model.export(tmp_path, example=X))
+    np.testing.assert_allclose(served.predict(X), answers, rtol=1e-4, atol=1e-4)
+    assert list(served.features) == list(X.columns)
+    with pytest.raises(ValueError, match="Column 'a' holds inf; infinity"):
+        model.predict(X.assign(a=np.inf))
+    with pytest.raises(ValueError, match="'b' must hold numbers; got the string 'c'"):
+        model.predict(X.assign(b="c"))

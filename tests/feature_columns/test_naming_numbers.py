@@ -86,10 +86,11 @@ def test_fits_make_categories_of_them_and_others_do_not_change():
     assert re.search(said, model.summary(), re.M)
     # Strings beside it, the frame is read by column from the start.
     mixed = X.assign(kind=np.where(shop % 2, "a", "b"))
-    kinds = [c.name for c in model.feature_columns_.columns if "size" in c.name]
+    numbers, edges = model.feature_columns_.columns[:2]
     model.fit(mixed[:3000], sales[:3000])
-    named = [c.name for c in model.feature_columns_.columns]
-    assert {"shop", "shop_level_embedding", *kinds} <= set(named)
+    named = {c.name: c for c in model.feature_columns_.columns}
+    assert {"shop_level_embedding", edges.name} < set(named)
+    assert named["numbers"].feature_names == numbers.feature_names == ["shop", "size"]
     # Shuffled labels say nothing: all are numbers of one array.
     rng = np.random.default_rng(0)
     model.fit(X, rng.permutation(sales))
@@ -165,7 +166,7 @@ def test_an_id_of_each_row_is_left_out():
         UserWarning, match="'user_id' has another value in each row.*left"
     ):
         model.fit(X, rng.normal(size=400))
-    assert model.feature_columns_.columns[0].key == "size"
+    assert model.feature_columns_.columns[0].feature_names == ["size"]
     # By another name it is an amount, as a price may be.
     model.fit(X.rename(columns={"user_id": "price"}), rng.normal(size=400))
     assert model.feature_columns_.columns[0].feature_names == ["price", "size"]

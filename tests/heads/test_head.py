@@ -255,6 +255,13 @@ def test_loss_fn_must_keep_the_rows():
         with pytest.raises(ValueError, match=r"one loss .* example, of shape \(3, 1\)"):
             head.loss(np.zeros((3, 2)), torch.zeros(3, 2))
 
+    class Scalar(RegressionHead):
+        def _default_loss(self, labels, logits):
+            return absolute_error(labels, logits).mean()
+
+    with pytest.raises(ValueError, match="'_default_loss' of Scalar must return one"):
+        Scalar(2).loss(np.zeros((3, 2)), torch.zeros(3, 2))
+
 
 # Weights
 

@@ -48,6 +48,15 @@ def test_tensors_of_a_stream_are_cast_as_arrays_are(given):
 # Rows
 
 
+@pytest.mark.parametrize("batch_size", [2, 5])
+def test_batches_in_order_are_copies(batch_size):
+    x = np.ones((5, 3), np.float32)
+    table = ArrayDataset(x, LABELS, batch_size=batch_size, shuffle=False, num_epochs=2)
+    for features, _ in make(table):
+        features *= 2
+    assert (x == 1).all()
+
+
 @pytest.mark.parametrize("batch_size", [16, 7])
 def test_many_columns_are_shuffled_as_a_few_are(batch_size):
     numbers = np.arange(100.0)

@@ -201,14 +201,23 @@ def _(column: NumericColumn, inputs: Inputs) -> Encoded:
 
 
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
+    if column.feature_keys != (column.key,):
+        several = [_floats(inputs.numbers(key)) for key in column.feature_keys]
+        dtype = np.result_type(*(raw.dtype for raw in several))
+        return concat([raw.cast(dtype) for raw in several], axis=1)
     raw = inputs.numbers(column.key)
     if isinstance(column, ParsedColumn) and column.parse != "number":
         return where(
             raw.equals(NO_INTEGER), np.nan, numbers.date_part(raw, column.parse)
         )
-    if raw.dtype == STRING:  # which other columns read as categories
-        raw = where(_is_none_of(raw, BLANKS), raw, "nan").cast(np.float64)
+    raw = _floats(raw)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
+
+
+def _floats(raw: Value) -> Value:
+    if raw.dtype == STRING:  # which other columns read as categories
+        return where(_is_none_of(raw, BLANKS), raw, "nan").cast(np.float64)
+    return raw
 
 
 @_encoded.register

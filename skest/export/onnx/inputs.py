@@ -16,7 +16,7 @@ from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import IdentityColumn, KeyedCategoricalColumn
 from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColumn
-from skest.feature_columns.infer import NumericFrameColumn
+from skest.feature_columns.infer import JoinedNumericColumn, NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -102,6 +102,9 @@ def _(column: NumericColumn) -> list[Demand]:
         return [Demand(column.key, True, dtype, (None, None, *inside))]
     if isinstance(column, ParsedColumn) and column.parse != "number":
         return [Demand(column.key, True, DATE, shape, may_miss)]
+    if isinstance(column, JoinedNumericColumn):
+        keys = column.feature_keys
+        return [Demand(key, True, dtype, may_miss=may_miss) for key in keys]
     found = Demand(column.key, True, dtype, shape, may_miss)
     if isinstance(column, NumericFrameColumn):
         found = found._replace(names=tuple(column.feature_names))
@@ -278,7 +281,7 @@ class Inputs:
     graph : Graph
         The graph.
     specs : list of InputSpec
-        The inputs, in the order in which columns read them.
+        The inputs, in the order of the raw columns, so far as it is known.
 
     Raises
     ------
@@ -302,7 +305,10 @@ class Inputs:
             # All columns that read a raw column in one way share one input.
             wanted.setdefault((demand.key, demand.delimiter), []).append(demand)
         delimited = {key for key, delimiter in wanted if delimiter is None}
-        for (key, delimiter), of_input in wanted.items():
+        places = {key: i for i, key in enumerate(self._forms)}
+        in_order = sorted(wanted, key=lambda of: places.get(of[0], len(places)))
+        for key, delimiter in in_order:
+            of_input = wanted[key, delimiter]
             # Whole and in parts, a column is two inputs: an engine splits no strings.
             is_second = delimiter is not None and key in delimited
             name = f"{key}_split" if is_second else str(key)
