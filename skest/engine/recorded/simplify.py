@@ -2,7 +2,6 @@
 """Recorded operations made fewer: without what nobody reads, and fused."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -40,7 +39,6 @@ _WITH_NUMBERS = (
     _aten.sub.Tensor,
     _aten.sub_.Tensor,
 )
-_LISTS, _NUMBERS = (list, tuple), (bool, int, float)
 _MAKE_SPARSE = _aten._sparse_coo_tensor_with_dims_and_tensors.default
 # With the position of the argument of `_MAKE_SPARSE` that is given back.
 _PART_OF_SPARSE = {_aten._indices.default: 3, _aten._values.default: 4}
@@ -128,10 +126,6 @@ class Storages:
             tensor.is_conj(),
             tensor.is_neg(),
         )
-
-    def add_view(self, view: Value, of: Value) -> None:
-        """Note a new value that shares memory with another one."""
-        self._roots[view] = self._roots.get(of, of)
 
     def is_view(self, call: Call) -> bool:
         """Tell whether a call only looks at memory that is there."""
@@ -228,7 +222,6 @@ class _Simplifier:
         self._is_training = is_training
         self._replaced: dict[Value, Value] = {}
         self._at: dict[Hashable, Value] = {}
-        self._done: dict[Hashable, list[Value]] = {}
         self._folded: set[Value] = set()
 
     def stands_for(self, value: Value) -> Value:
@@ -245,12 +238,9 @@ class _Simplifier:
         # It stays where it is, whatever it computes: others read what it changes.
         if call.written:
             return call
-        # What it looks at may be another value by now, in other memory.
-        self._look_again(call)
-        call = self._without_copy(call)
         for value in call.arguments:
             self._at.setdefault(self._storages.place(value), value)
-        # What compilers call copy propagation and common subexpressions.
+        # What compilers call copy propagation.
         equal = self._equal(call)
         if equal is not None:
             for result, other in zip(call.results, equal, strict=True):
@@ -260,42 +250,6 @@ class _Simplifier:
             return None
         # And constant folding.
         return None if self._is_same_in_every_step(call) else call
-
-    def _look_again(self, call: Call) -> None:
-        """Let the results of a view be in the memory that it is a view of by now."""
-        if not self._storages.is_view(call):
-            return
-        memory = {storage_of(value.tensor) for value in call.arguments}
-        if None in memory or storage_of(call.results[0].tensor) in memory:
-            return
-        # What it was a view of was left out, for an equal value that lies elsewhere.
-        args, kwargs = map_leaves((call.args, call.kwargs), Value, lambda v: v.tensor)
-        views = call.function(*args, **kwargs)
-        views = [views] if isinstance(views, Tensor) else views
-        for value, view in zip(call.results, views, strict=True):
-            value.tensor = view
-
-    def _without_copy(self, call: Call) -> Call:
-        """Return a call that puts one behind the other what is so already, as a view."""
-        if call.function is not _aten.cat.default or call.args[1:] not in [(), (0,)]:
-            return call
-        first, result = call.args[0][0], call.returned
-        if (
-            not self._is_training
-            or len(call.args[0]) == 1
-            or self._storages.root(first).kind != "result"
-            or not self._are_unwritten([first, result])
-            or not _are_one_piece([value.tensor for value in call.args[0]])
-        ):
-            return call
-        # Such as the rows of tables that were looked up together and split again.
-        size, stride = result.tensor.size(), result.tensor.stride()
-        view = Value(first.tensor.as_strided(size, stride), "result")
-        self._replaced[result] = view
-        self._storages.add_view(view, first)
-        self._storages.merge(result, view)
-        args = (first, list(size), list(stride))
-        return Call(_aten.as_strided.default, args, {}, view)
 
     def _equal(self, call: Call) -> Sequence[Value] | None:
         """Return what the results of a call equal, or None."""
@@ -311,18 +265,9 @@ class _Simplifier:
             if not any(value in call.results for value in found):
                 return found
         source = _copied(call)
-        if source is not None and self._are_unwritten([source, *call.results]):
-            return [source]
-        return self._computed_before(call)
-
-    def _computed_before(self, call: Call) -> Sequence[Value] | None:
-        if call.is_random or not self._are_unwritten([*call.arguments, *call.results]):
+        if source is None or not self._are_unwritten([source, *call.results]):
             return None
-        # Of memory that changes, equal calls may return different numbers.
-        key = (call.function, _hashable((call.args, call.kwargs)))
-        results = call.results
-        found = self._done.setdefault(key, results)
-        return None if found is results else found
+        return [source]
 
     def _is_same_in_every_step(self, call: Call) -> bool:
         """Turn results into constants that depend on nothing but shapes and constants."""
@@ -349,20 +294,6 @@ class _Simplifier:
         return not any(self._storages.is_written(value) for value in values)
 
 
-def _are_one_piece(tensors: Sequence[Tensor]) -> bool:
-    """Tell whether tensors fill one piece of memory, one behind the other."""
-    first = tensors[0]
-    ends = accumulate((t.numel() for t in tensors), initial=first.storage_offset())
-    return all(
-        tensor.is_contiguous()
-        and tensor.numel() > 0
-        and tensor.dtype == first.dtype
-        and storage_of(tensor) == storage_of(first)
-        and tensor.storage_offset() == begin
-        for tensor, begin in zip(tensors, ends, strict=False)
-    )
-
-
 def _copied(call: Call) -> Value | None:
     """Return the value that a call only copies."""
     if call.function is _aten.cat.default and len(call.args[0]) == 1:
@@ -376,15 +307,6 @@ def _copied(call: Call) -> Value | None:
     if before.layout == torch.strided:
         same = same and before.stride() == after.stride()
     return source if same else None
-
-
-def _hashable(data: Any) -> Hashable:
-    if isinstance(data, dict):
-        return tuple((key, _hashable(item)) for key, item in data.items())
-    if isinstance(data, _LISTS):
-        return tuple(map(_hashable, data))
-    # 1, 1.0 and True are equal, and 0.0 and -0.0, and not the same argument.
-    return (type(data), repr(data)) if isinstance(data, _NUMBERS) else data
 
 
 def _needed(
@@ -426,8 +348,7 @@ def quicker_on_cpu(calls: Sequence[Call]) -> list[Call]:
     Rows are looked up by `index_select`, which has a variant that allocates nothing;
     tables of one column are looked up in one dimension, by a loop without slices; and
     zeros are set row by row by "and" with bits that are all 0 or all 1, which is done
-    for several numbers at once. A mean is a sum and a division, without what torch calls
-    in between. All of it gives the same numbers bit for bit.
+    for several numbers at once. All of it gives the same numbers bit for bit.
 
     Parameters
     ----------
@@ -562,19 +483,6 @@ def _write_zeros(call: Call, written: list[Call]) -> bool:
     return True
 
 
-def _write_mean(call: Call, written: list[Call]) -> bool:
-    """Write a mean of all numbers as what it does: their sum, then a division."""
-    source = call.args[0]
-    # With a dtype, or integers: the sum would be of another type.
-    if call.kwargs or not _is_plain(source):
-        return False
-    total = Value(torch.empty_like(call.returned.tensor), "result")
-    divided = total, source.tensor.numel()
-    written.append(Call(_aten.sum.default, (source,), {}, total))
-    written.append(Call(_aten.div.Tensor, divided, {}, call.returned))
-    return True
-
-
 def _write_dense(call: Call, written: list[Call]) -> bool:
     """Write a sparse gradient that is made dense as what it does: rows added to zeros."""
     # A gradient is often cloned on its way from the backward pass to the optimizer.
@@ -650,6 +558,5 @@ _QUICKER: Mapping[Any, Callable[[Call, list[Call]], bool]] = MappingProxyType(
         _aten.masked_fill.Scalar: _write_zeros,
         _aten._to_dense.default: _write_dense,
         _aten.stack.default: _write_stack,
-        _aten.mean.default: _write_mean,
     }
 )

@@ -108,7 +108,6 @@ NOT_RECORDABLE = {
     "its input": lambda x, _: x,
     "a variable": lambda x, _: SCALE.expand(len(x)),
     "an array": lambda x, _: {"a": x + 1, "b": np.ones(len(x))},
-    "twice the same": lambda x, _: {"a": x.exp(), "b": x.exp()},
     "numbers of Python": lambda x, _: x * x.sum().item(),
     "torch.cond": lambda x, _: BRANCHES(x.repeat(1, 3)[:, :5]),
     "a failure": lambda x, _: x + 1 if len(x) < 100 else torch.ones(2) + torch.ones(3),
