@@ -332,7 +332,9 @@ def _computed(name: str, metric: Any) -> Any:
 
 def _as_array(value: Any) -> Any:
     if isinstance(value, Tensor):
-        return value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        # NumPy has no bfloat16.
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
     return np.asarray(value)
 
 

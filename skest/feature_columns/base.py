@@ -122,7 +122,8 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
     column that leaves nothing open works without.
 
     A subclass has the parameter `key`, or says `name` and `feature_keys`; and it defines
-    ``_validate``, ``_learn``, ``_encoded``, ``_matrix`` and ``_output_names``.
+    ``_validate``, ``_learn``, ``_encoded``, ``_matrix`` and ``_output_names``, see
+    `DenseColumn`.
     """
 
     key: Key
@@ -358,7 +359,31 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
 
 
 class DenseColumn(FeatureColumn):
-    """Column whose output is a vector of `size` numbers; deep models take these."""
+    """Column whose output is a vector of `size` numbers; deep models take these.
+
+    Examples
+    --------
+    One of your own says its numbers and their names; ``_learn`` returns what it learns
+    from data, by the name of the attribute. `FeatureColumns` takes it beside others.
+
+    >>> import numpy as np
+    >>> from skest.feature_columns import DenseColumn
+    >>> class TimeOfDay(DenseColumn):
+    ...     size = 2
+    ...
+    ...     def __init__(self, key):
+    ...         self.key = key
+    ...
+    ...     def _matrix(self, table):
+    ...         angle = table.numbers(self.key) * np.pi / 12
+    ...         return np.column_stack([np.sin(angle), np.cos(angle)])
+    ...
+    ...     def _output_names(self):
+    ...         return [f"{self.key}_sin", f"{self.key}_cos"]
+    >>> TimeOfDay("hour").transform({"hour": [6, 12]}).round(1)
+    array([[ 1.,  0.],
+           [ 0., -1.]])
+    """
 
     _transforms_to_sparse = False  # not even if it is categorical, too
 
@@ -366,6 +391,12 @@ class DenseColumn(FeatureColumn):
     def size(self) -> int:
         """Width of the output."""
         raise NotImplementedError
+
+    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
+        numbers = np.asarray(self._matrix(table))
+        if numbers.dtype.kind != "f":  # int64 would stand for ids
+            numbers = numbers.astype(np.promote_types(numbers.dtype, np.float32))
+        return {self.encoded_key: numbers}
 
 
 class CategoricalColumn(FeatureColumn):

@@ -87,6 +87,7 @@ class BucketizedColumn(OverNumeric, CategoricalColumn):
     boundaries: Sequence[float] | str
 
     allows_missing = True  # there is a bucket for missing numbers
+    _encoded = CategoricalColumn._encoded  # ids, also for a deep model
 
     @property
     def name(self) -> str:

@@ -530,12 +530,6 @@ class NumericColumn(DenseColumn):
             )
         return result
 
-    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        numbers = self._matrix(table)
-        if numbers.dtype.kind == "i":  # int64 would stand for ids
-            numbers = numbers.astype(np.promote_types(numbers.dtype, np.float32))
-        return {self.encoded_key: numbers}
-
     def _matrix(self, table: Table) -> np.ndarray:
         values, missing = self._filled(table)
         if self.default_value is None and missing is not None:

@@ -146,9 +146,6 @@ class CrossFittedColumn(DenseColumn):
             result[inside] = self._numbers_by_others(rows.cells[inside], others)
         return {self._training_key: result}
 
-    def _encoded(self, table: Table) -> dict[str, np.ndarray]:
-        return {self.encoded_key: self._matrix(table)}
-
     def _matrix(self, table: Table) -> np.ndarray:
         if self._training_key in table:
             return table.numbers(self._training_key)

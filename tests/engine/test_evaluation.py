@@ -43,6 +43,7 @@ def test_metrics_compute_numbers_or_arrays_of_them():
         (np.float32([0.5]), np.float32([0.5])),
         ([torch.tensor(1.0), torch.tensor(2.0)], np.float32([1.0, 2.0])),
         (torch.tensor(True), 1.0),
+        (torch.tensor(1.5, dtype=torch.bfloat16), 1.5),
         (np.int64(3), 3.0),
     ]:
         run = eval_run(eval_metrics={"m": Computes(computed)})

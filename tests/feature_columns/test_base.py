@@ -12,6 +12,7 @@ from scipy.sparse import issparse, isspmatrix
 from sklearn import config_context
 from sklearn.utils.estimator_checks import check_no_attributes_set_in_init
 
+from skest import LinearRegressor
 from skest import feature_columns as fc
 
 
@@ -110,3 +111,27 @@ def test_categorical_columns_give_sparse_matrices(interface):
     assert isspmatrix(matrix) == (interface == "spmatrix")
     assert matrix.shape == (3, 10**9)
     assert matrix.nnz == 2
+
+
+def test_a_dense_column_of_your_own():
+    class Bits(fc.DenseColumn):
+        size = 2
+
+        def __init__(self, key):
+            self.key = key
+
+        def _matrix(self, table):
+            numbers = table.numbers(self.key)
+            return np.stack([numbers & 1, numbers >> 1 & 1], axis=1)
+
+        def _output_names(self):
+            return [f"{self.key}_{i}" for i in range(2)]
+
+    columns = fc.FeatureColumns([Bits("k"), fc.numeric_column("x")])
+    X = {"k": np.arange(4), "x": np.arange(4.0)}
+    expected = [[0, 0, 0], [1, 0, 1], [0, 1, 2], [1, 1, 3]]
+    assert fc.DenseFeatures(columns)(columns.encode(X)).tolist() == expected
+    assert columns.fit(X).transform(X).tolist() == expected
+    X = {"k": np.arange(200) % 4}
+    model = LinearRegressor(feature_columns=[Bits("k")], random_state=0)
+    assert model.fit(X, X["k"] >> 1).score(X, X["k"] >> 1) > 0.95
