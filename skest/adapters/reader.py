@@ -45,6 +45,7 @@ from skest.feature_columns.infer import (
     infer_feature_columns,
     with_feature_names,
     with_joined_numbers,
+    with_limits_of_dates,
     with_piecewise,
     with_weights_of_dates,
 )
@@ -402,8 +403,11 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             columns = with_joined_numbers(columns, table)
         if columns is not None and kind == "dense" and self._has_schedule:
             columns = with_piecewise(columns)
-        if columns is not None and [*self._column_parameters.values()] == ["linear"]:
-            columns = with_weights_of_dates(columns, table.n_rows)
+        if columns is not None and kind == "linear":
+            if len(self._column_parameters) == 1:
+                columns = with_weights_of_dates(columns, table.n_rows)
+            else:
+                columns = with_limits_of_dates(columns)
         if columns is None or not self._reads_array or table.holds_sparse(ARRAY_KEY):
             return columns
         names = vars(self).get("feature_names_in_")

@@ -68,8 +68,9 @@ def infer_feature_columns(
                                                  if they are whole and come again, which
                                                  codes do, as categories, too, but not
                                                  where "?" and the like stand for gaps
-    dates, also as strings in ISO form           seconds, and month, weekday, hour and day
-                                                 of the year where they vary, as numbers
+    dates, also as strings in ISO form           seconds, weekday and hour where they vary,
+                                                 month and day of the year where all months
+                                                 are there, as numbers
     strings, booleans, intervals, categories:
     - texts: at least half of the cells differ,  bag of hashed words: one vector, the mean;
       and have more than 4 words; or for a deep  beside it `target_ridge_column`
@@ -208,6 +209,21 @@ def with_weights_of_dates(columns: FeatureColumns, n_rows: int) -> FeatureColumn
         return bucketized_column(source, boundaries)
 
     return FeatureColumns([in_buckets(column) for column in columns.columns])
+
+
+def with_limits_of_dates(columns: FeatureColumns) -> FeatureColumns:
+    """Return inferred columns of a wide part, where dates go on as in a deep one.
+
+    Its answer for a year ahead would be far beyond all others.
+    """
+    return FeatureColumns(
+        [
+            clone(column).set_params(normalizer="auto")
+            if getattr(column, "parse", "") == "seconds"
+            else column
+            for column in columns.columns
+        ]
+    )
 
 
 @dataclass(eq=False, repr=False)

@@ -18,6 +18,7 @@ from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
 
 _DATE_PARTS = ("seconds", "month", "weekday", "hour", "day_of_year")
+_SEASONS = ("month", "day_of_year")
 _CODE = re.compile(r"\s*[+-]?0\d")  # a leading zero makes a code of it, as in "01234"
 # Nanoseconds, as of pandas, end in 2262, and dates such as 9999-12-31 are common.
 _TIME = np.dtype("datetime64[us]")
@@ -199,10 +200,17 @@ def varying_parts(table: Table, key: Key) -> list[str]:
     times = _times_of(table, key)
     # Each time once: a million rows have few days.
     times = np.unique(times[~np.isnat(times)])
+    if not len(times):
+        return []
+    # Later, a season that no row is of would be beyond all that was learned.
+    has_all = len(np.unique(_part(times, "month"))) == 12
     return [
         part
-        for part in (_DATE_PARTS if len(times) else ())
-        if part == "seconds" or len(np.unique(_part(times, part))) > 1
+        for part in _DATE_PARTS
+        if part == "seconds"
+        or (
+            len(np.unique(_part(times, part))) > 1 and (has_all or part not in _SEASONS)
+        )
     ]
 
 

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from pandas.tseries.offsets import Day
 from sklearn.exceptions import ConvergenceWarning
 
 from skest import DNNLinearCombinedRegressor, DNNRegressor, LinearRegressor, export
@@ -114,13 +115,10 @@ def test_a_table_of_everything(rng):
         "code_embedding",
         "code_target_statistics",
         "when_seconds",
-        "when_month",
         "when_weekday",
         "when_hour",
-        "when_day_of_year",
         "day_seconds",
         "day_weekday",
-        "day_day_of_year",
         "words_embedding",
         "words_target_ridge",
         "flag_indicator",
@@ -438,6 +436,24 @@ def test_what_tells_nothing_is_left_out():
             ):
                 columns = infer_feature_columns(X, kind)
             assert [column.name for column in columns.active] == ["x"]
+
+
+def test_dates_a_year_ahead():
+    rng = np.random.default_rng(0)
+    when = pd.date_range("2025-03-01", "2025-12-24", periods=3_000)
+    X = pd.DataFrame({"when": when, "x": rng.normal(size=3_000)})
+    y = X["x"] + np.linspace(0, 1, 3_000)
+    for end, seasons in [("2025-12", set()), ("2026-03", {"month", "day_of_year"})]:
+        rows = X.assign(when=pd.date_range("2025-03-01", end, periods=3_000))
+        inferred = infer_feature_columns(rows).active
+        parts = {column.parse for column in inferred if hasattr(column, "parse")}
+        # A month that no row is of would come as something that nobody has seen.
+        assert parts - {"seconds", "weekday", "hour"} == seasons
+    model = DNNLinearCombinedRegressor(random_state=0).fit(X, y)
+    later = [model.predict(X.assign(when=X["when"] + Day(n))) for n in (7, 365, 9999)]
+    assert np.abs(later[0] - y).mean() < 0.1
+    assert np.abs(later[2] - y).mean() < 3
+    np.testing.assert_allclose(later[2].mean(), later[1].mean(), atol=1)
 
 
 @pytest.mark.parametrize("model", [LinearRegressor, DNNRegressor])
