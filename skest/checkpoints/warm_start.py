@@ -289,7 +289,11 @@ def _transfer(
         value.index_copy_(info.axis, new, backup.index_select(info.axis, new))
     first = is_known[infos[0].axis]
     n_copied = int(first.sum()) if copied.numel() else 0
-    return value, n_copied, len(first) - n_copied, _what_is_new(is_known)
+    reason = _what_is_new(is_known)
+    n_lost = old.shape[infos[0].axis] - len(np.unique(sources[infos[0].axis]))
+    if n_lost and n_copied:
+        reason += f"{', ' if reason else ''}{n_lost} of the source have no place"
+    return value, n_copied, len(first) - n_copied, reason
 
 
 def _block(places: Sequence[np.ndarray]) -> tuple[Tensor, ...]:

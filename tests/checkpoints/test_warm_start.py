@@ -142,6 +142,17 @@ def test_every_axis_has_its_own_initializer():
     assert report.variables[0][2:] == (1, 1, "not in the source, columns: 2 of 3")
 
 
+def test_rows_that_are_lost_are_counted():
+    rows = VocabInfo(["c", "d"], 2, 0, ["a", "b", "c"])
+    network = nn.ParameterDict({"table": nn.Parameter(torch.zeros(2, 1))})
+    old = Checkpoint(0, {"table": torch.tensor([[1.0], [2.0], [3.0]])})
+    report = warm_start(network, [], WarmStartSettings(old, None, {"table": [rows]}))
+    assert network["table"].tolist() == [[3], [0]]
+    assert report.variables[0].reason == (
+        "not in the source, 2 of the source have no place"
+    )
+
+
 # Refusals
 
 
