@@ -214,7 +214,8 @@ iterable of Hook, default=()
         for scheduler in _as_tuple(self.lr_scheduler):
             check_lr_scheduler(scheduler)
             # Another's rate would change, and this one's never, without a word.
-            if not any(scheduler.optimizer is own for own in self.optimizers):
+            own = [o for o in self.optimizers if o is scheduler.optimizer]
+            if self.optimizers and not own:
                 raise ValueError(
                     f"'lr_scheduler' of an EstimatorSpec is a {type(scheduler).__name__} "
                     "of an optimizer that is not its 'optimizer'. Make it of that one."

@@ -243,7 +243,8 @@ class ModelFnClassifier(SkestModelFn, SkestClassifier):
         found = super().predict_proba(X)
         is_labels = isinstance(self._target, LabelsTarget)
         sums = 1 if is_labels else found.sum(axis=1)
-        if np.any(found < 0) or np.any(found > 1.001) or np.any(abs(sums - 1) > 1e-3):
+        # Of 1.0, bfloat16 knows no neighbour that is nearer than .4 %.
+        if np.any(found < 0) or np.any(found > 1.02) or np.any(abs(sums - 1) > 0.02):
             raise ValueError(
                 "'probabilities' of model_fn must be between 0 and 1"
                 f"{'' if is_labels else ' and have the sum 1 in each row'}; got "

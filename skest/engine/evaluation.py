@@ -148,11 +148,9 @@ def evaluate_loop(
         If a metric computes no numbers.
     """
     run.network.eval()
-    # Copies: those that model_fn did not make would go on from call to call.
+    # Those that model_fn did not make would go on from call to call.
     metrics = {
-        name: (copy.deepcopy(of[0]), *of[1:])
-        if isinstance(of, tuple)
-        else copy.deepcopy(of)
+        name: (_own(of[0]), *of[1:]) if isinstance(of, tuple) else _own(of)
         for name, of in (run.spec.eval_metrics or {}).items()
     }
     losses: list[Tensor] = []
@@ -328,6 +326,13 @@ def _computed(name: str, metric: Any) -> Any:
             f"{type(computed).__name__}. Make a metric of each number."
         )
     return value if value.ndim else float(value)
+
+
+def _own(metric: Any) -> Any:
+    try:
+        return copy.deepcopy(metric)
+    except TypeError:  # as one with a lock
+        return metric
 
 
 def _as_array(value: Any) -> Any:

@@ -354,7 +354,8 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         # once.
         sources = {column.encoded_key: column for column in self.active}
         # All arrays before all tensors: for a row, to go to and fro takes longer.
-        arrays = {column.name: column._encoded(table) for column in sources.values()}
+        by_name = {column.name: column for column in sources.values()}
+        arrays = {name: column._encoded(table) for name, column in by_name.items()}
         encoded: dict[str, Tensor] = {}
         for name in list(arrays):
             # Each array is let go of when its tensor is there: cast to another type,
@@ -363,7 +364,8 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
                 tensor = torch.from_numpy(values)
                 if tensor.is_floating_point() and tensor.dtype != dtype:
                     tensor = tensor.to(dtype)
-                    _check_finite(tensor, name)  # the column has checked its own type
+                    # The column has checked its own type.
+                    _check_finite(tensor, by_name[name])
                 encoded[key] = tensor
         # SequenceFeatures puts the columns side by side, step by step.
         _check_lengths(
@@ -530,13 +532,16 @@ def _entry(encoded: Mapping[str, Any], column: FeatureColumn) -> Any:
     return encoded[column.encoded_key]
 
 
-def _check_finite(tensor: Tensor, name: str) -> None:
+def _check_finite(tensor: Tensor, column: FeatureColumn) -> None:
     """Raise ValueError if a number is infinite; NaN is not looked for."""
     # The sum is finite only if all numbers are, and takes a twentieth of the time.
-    if not math.isfinite(tensor.sum()) and torch.isinf(tensor).any():
+    if not math.isfinite(tensor.sum()) and (places := torch.isinf(tensor)).any():
+        is_numeric = isinstance(column, NumericColumn) and column.length_key is None
+        element = int(places.any(0).nonzero()[0]) if is_numeric else 0
+        where = column._element(element) if is_numeric else f"Column {column.name!r}"
         raise ValueError(
-            f"Column {name!r} holds a number that is infinite (inf) when it is scaled and "
-            f"cast to {tensor.dtype}. Replace it, or clip the column."
+            f"{where} holds a number that is infinite (inf) when it is scaled and cast to "
+            f"{tensor.dtype}. Replace it, or clip the column."
         )
 
 

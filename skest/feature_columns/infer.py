@@ -316,6 +316,7 @@ def with_joined_numbers(columns: FeatureColumns, table: Table) -> FeatureColumns
         warn_of_merged(table.numbers(column.key), column.dtype, column.key)
     others = [column for column in columns.columns if column not in single]
     taken = {*map(str, table.keys), *(column.name for column in others)}
+    taken |= {name.removesuffix("_ple") for name in taken}  # of what comes beside it
     joined = JoinedNumericColumn(
         **single[0].get_params(deep=False)
         | {

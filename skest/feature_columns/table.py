@@ -319,13 +319,21 @@ class Table:
 
         def stacked() -> np.ndarray:
             # Column behind column, as they are learned from and written.
-            columns = (self.numbers(key).reshape(self.n_rows, -1) for key in keys)
-            return np.concatenate([column.T for column in columns]).T
+            return np.stack([self._single_numbers(key) for key in keys]).T
 
         # To stack takes most of the time of a row, and a copy of a large table memory.
         if self.n_rows > _MOST_KEPT:
             return stacked()
         return self._once(("matrix", *keys), stacked)
+
+    def _single_numbers(self, key: Key) -> np.ndarray:
+        values = self.numbers(key)
+        if values.size != self.n_rows:
+            raise ValueError(
+                f"Cells of column {key!r} must be single numbers, as in fit; got some of "
+                f"shape {values.shape[1:]}."
+            )
+        return values.ravel()
 
     def flat(self, key: Key) -> Flat | None:
         """Return the values of cells that are lists, or None if they are not.
