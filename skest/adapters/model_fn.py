@@ -21,6 +21,7 @@ from skest.adapters.targets.numbers import NumberTarget
 from skest.engine.model import model_fn_arguments
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.table import TableColumns
+from skest.keys import PredictionKeys
 from skest.spec import EstimatorSpec
 
 _PARAMS = "params__"
@@ -222,34 +223,11 @@ class ModelFnClassifier(SkestModelFn, SkestClassifier):
     {'units': 8, 'lr': 0.01}
     """
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities of the classes, which are checked to be such.
-
-        Parameters
-        ----------
-        X : array-like, DataFrame or dict of arrays
-            Data as in `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Columns in the order of `classes_`.
-
-        Raises
-        ------
-        ValueError
-            If `model_fn` returns other "probabilities".
-        """
-        found = super().predict_proba(X)
-        is_labels = isinstance(self._target, LabelsTarget)
-        sums = 1 if is_labels else found.sum(axis=1)
-        # Of 1.0, bfloat16 knows no neighbour that is nearer than .4 %.
-        if np.any(found < 0) or np.any(found > 1.02) or np.any(abs(sums - 1) > 0.02):
-            raise ValueError(
-                "'probabilities' of model_fn must be between 0 and 1"
-                f"{'' if is_labels else ' and have the sum 1 in each row'}; got "
-                f"{found.min():.3g} to {found.max():.3g}. Return 'logits' instead."
-            )
+    def _predict(self, X: Any, keys: Any = None) -> Any:
+        found = super()._predict(X, keys)
+        if PredictionKeys.PROBABILITIES in found:
+            is_labels = isinstance(self._target, LabelsTarget)
+            _check_probabilities(found[PredictionKeys.PROBABILITIES], is_labels)
         return found
 
     def _of_y(self) -> tuple[dict[str, int], Callable[..., dict[str, Tensor]]]:
@@ -258,6 +236,18 @@ class ModelFnClassifier(SkestModelFn, SkestClassifier):
             user_model.label_predictions if is_labels else user_model.class_predictions
         )
         return {"n_classes": len(self.classes_)}, derive
+
+
+def _check_probabilities(found: np.ndarray, is_labels: bool) -> None:
+    """Refuse what the user's network calls probabilities, such as logarithms of them."""
+    sums = 1 if is_labels else found.sum(axis=1)
+    # Of 1.0, bfloat16 knows no neighbour that is nearer than .4 %.
+    if np.any(found < 0) or np.any(found > 1.02) or np.any(abs(sums - 1) > 0.02):
+        raise ValueError(
+            "'probabilities' of model_fn must be between 0 and 1"
+            f"{'' if is_labels else ' and have the sum 1 in each row'}; got "
+            f"{found.min():.3g} to {found.max():.3g}. Return 'logits' instead."
+        )
 
 
 class _RawNumberTarget(NumberTarget):
