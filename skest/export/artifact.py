@@ -229,6 +229,7 @@ def _check_feature(where: str, feature: Any) -> None:
         "integers_only": dtype == "float64"
         and isinstance(feature.get("integers_only"), bool),
         "unit": dtype == "int64" and feature.get("unit") in ("us", MICROSECONDS),
+        "weighs": isinstance(feature.get("weighs"), str),
         "columns": are_names and shape[1:] == [len(set(columns))] == [len(columns)],
     }
     for key, fit in fits.items():

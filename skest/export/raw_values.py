@@ -211,8 +211,8 @@ class Feature:
         integer is no text; ``numbers_only``, if a text must be a number or blank;
         ``from_texts``, if a number may be written as a text; ``booleans``, if "true" is
         none of "True" and "False"; ``integers_only``, if floats must be whole and exact,
-        for they are categories, too; and ``unit``, if the numbers are dates: microseconds
-        since 1970.
+        for they are categories, too; ``unit``, if the numbers are dates: microseconds since
+        1970; and ``weighs``, if they are weights of the values of another input.
     """
 
     def __init__(self, name: str, spec: Mapping[str, Any]) -> None:
@@ -226,6 +226,7 @@ class Feature:
         self._from_texts = bool(spec.get("from_texts"))
         self._are_booleans = bool(spec.get("booleans"))
         self._integers_only = bool(spec.get("integers_only"))
+        self.weighs: str | None = spec.get("weighs")
         self._is_date = spec.get("unit") is not None
         self._is_vector = self.shape[1:] not in ((), (1,))
         missing = spec.get("missing")
@@ -330,6 +331,18 @@ class Feature:
         for size in reversed(self.shape[2:]):
             fill = [fill] * (size or 0)
         return [row + [fill] * (width - len(row)) for row in rows]
+
+    def check_weights(self, weights: Any, values: Any, of: "Feature") -> None:
+        """Raise ValueError unless each row has a weight for each of its values."""
+        # Lists of different lengths are filled up, and the graph can't tell any more.
+        for row, (own, others) in enumerate(zip(weights, values, strict=False)):
+            n_weights, n_values = len(self._items(own)), len(of._items(others))
+            # Beside a missing value, a weight does not count.
+            if n_weights != n_values and (n_weights, n_values) != (1, 0):
+                raise ValueError(
+                    f"The feature {self.name!r} must have a weight for each value of "
+                    f"{of.name!r}; in row {row} it has {n_weights} for {n_values} values."
+                )
 
     def row_size(self, values: Any) -> int:
         """Return how many values a row has once its lists are filled up."""

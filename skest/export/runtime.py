@@ -146,6 +146,12 @@ class Model:
     ) -> list[NDArray[Any]]:
         """Return tensors of the model for raw features by name."""
         feeds = {name: self._features[name].feed(c) for name, c in cells.items()}
+        for name, weights in cells.items():
+            feature = self._features[name]
+            of = feature.weighs
+            # In arrays, what fills up stands beside what counts.
+            if of is not None and of in cells and not isinstance(weights, np.ndarray):
+                feature.check_weights(weights, cells[of], self._features[of])
         n_rows = {name: len(values) for name, values in feeds.items()}
         if len(set(n_rows.values())) > 1:
             raise ValueError(f"All features must have as many rows; got {n_rows}.")

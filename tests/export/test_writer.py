@@ -120,6 +120,33 @@ LISTS = pd.DataFrame(
         "one": [[1.0], [2.0], [0.5], [0.0]] * 10,
     }
 )
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ([[1.0], [1.0]], "row 0 it has 1 for 2"),
+        ([[1.0, 2.0], [1.0, 2.0]], "row 1 it has 2 for 1"),
+        ([[], [1.0]], "row 0 it has 0 for 2"),
+        ([None, [1.0]], "row 0 it has 0 for 2"),
+    ],
+)
+def test_a_weight_for_each_value(tmp_path, weights, said):
+    model = skest.LinearClassifier(feature_columns=[WEIGHTED], max_iter=2)
+    served = export.load(model.fit(LISTS, [0, 1] * 20).export(tmp_path))
+    rows = {"words": [["a", "b"], ["b"]], "w": weights}
+    # Filled up beside others, what is missing could not be told from what is.
+    with pytest.raises(
+        ValueError, match=f"'w' must have a weight for each .*in {said}"
+    ):
+        served.predict_proba(rows)
+    with pytest.raises(ValueError, match="Column 'w' "):
+        model.predict_proba(rows)
+    np.testing.assert_allclose(
+        served.predict_proba(LISTS), model.predict_proba(LISTS), atol=1e-6
+    )
+
+
 TIED = {
     "weighted": skest.LinearClassifier(feature_columns=[WEIGHTED], max_iter=2),
     "split": skest.LinearClassifier(feature_columns=[SPLIT], max_iter=2),

@@ -55,6 +55,8 @@ class Demand(NamedTuple):
         Whether the categories are True and False.
     takes_fractions : bool
         Whether a number that is not whole is a category like any other that is unknown.
+    weighs : str or None
+        Name of the input whose values the numbers are weights of.
     """
 
     key: Key
@@ -68,6 +70,7 @@ class Demand(NamedTuple):
     is_parsed: bool = False
     are_booleans: bool = False
     takes_fractions: bool = False
+    weighs: str | None = None
 
 
 def demands(column: FeatureColumn) -> list[Demand]:
@@ -168,7 +171,12 @@ def _(column: OverCategorical | CrossFittedColumn) -> list[Demand]:
     if isinstance(column, WeightedCategoricalColumn):
         # NaN stands behind the values.
         dtype = np.promote_types(column.dtype, np.float32).name
-        found.append(Demand(column.weight_feature_key, True, dtype, (None, None)))
+        # Of what is crossed, or given whole and in parts, no single input has the values.
+        (values, *others) = found
+        weighs = None if others or values.delimiter else str(values.key)
+        found.append(
+            Demand(column.weight_feature_key, True, dtype, (None, None), weighs=weighs)
+        )
     return found
 
 
@@ -213,6 +221,8 @@ class InputSpec(NamedTuple):
         Whether other spellings of "True" and "False" are refused.
     integers_only : bool
         Whether floats must be whole and exact: they are categories, too.
+    weighs : str or None
+        Name of the input that has as many values in each row.
     """
 
     name: str
@@ -228,6 +238,7 @@ class InputSpec(NamedTuple):
     from_texts: bool = False
     booleans: bool = False
     integers_only: bool = False
+    weighs: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a description that JSON can hold."""
@@ -383,6 +394,7 @@ def _spec(
         return InputSpec(
             *(name, key, number.name, shape, no_number, delimiter, names),
             from_texts=all(demand.is_parsed for demand in numbers),
+            weighs=next((demand.weighs for demand in numbers if demand.weighs), None),
         )
     # Read as numbers and as categories: a string that is parsed serves both.
     kind = _category_kind(key, categories, form)
