@@ -294,8 +294,8 @@ class JoinedNumericColumn(NumericFrameColumn):
 def with_joined_numbers(columns: FeatureColumns, table: Table) -> FeatureColumns:
     """Return inferred columns where those of a single number each are one.
 
-    Of a table of 400 numbers and a string, a row is predicted in a third of the time so,
-    and a network trained in half.
+    Of a table of 400 numbers and a string, a row is predicted in a fifth of the time so,
+    and a network trained in a third.
 
     Parameters
     ----------

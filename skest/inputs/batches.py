@@ -545,7 +545,8 @@ def _split(element: Any) -> tuple[Any, Any]:
     if len(element) != 2:
         raise ValueError(
             "A batch of 'input_fn' must be features or a pair (features, labels); "
-            f"got a {type(element).__name__} of {len(element)}."
+            f"got a {type(element).__name__} of {len(element)}. Weights are a column of "
+            "the features, the 'weight_column' of a head."
         )
     return _columns(element[0]), _columns(element[1])
 
