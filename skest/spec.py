@@ -214,8 +214,7 @@ iterable of Hook, default=()
         for scheduler in _as_tuple(self.lr_scheduler):
             check_lr_scheduler(scheduler)
             # Another's rate would change, and this one's never, without a word.
-            own = [o for o in self.optimizers if o is scheduler.optimizer]
-            if self.optimizers and not own:
+            if self.optimizers and scheduler.optimizer not in self.optimizers:
                 raise ValueError(
                     f"'lr_scheduler' of an EstimatorSpec is a {type(scheduler).__name__} "
                     "of an optimizer that is not its 'optimizer'. Make it of that one."

@@ -330,12 +330,13 @@ def _with_statistics(
     of, before = (getattr(source, "feature_names", None) for source in sources)
     if of is None or before is None or type(column) is not type(known):
         return column
+    places = {name: place for place, name in enumerate(before)}
     column = copy.copy(column)
     for learned in _OF_ELEMENTS & vars(column).keys() & vars(known).keys():
         own, theirs = copy.copy(getattr(column, learned)), getattr(known, learned)
         for i, name in enumerate(of):
-            if name in before:
-                own[i] = theirs[list(before).index(name)]
+            if name in places:
+                own[i] = theirs[places[name]]
         setattr(column, learned, own)
     return column
 

@@ -19,6 +19,7 @@ from skest.export.raw_values import BLANKS
 from skest.feature_columns import base, categorical, crossed, sequence
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.infer import JoinedNumericColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -201,7 +202,7 @@ def _(column: NumericColumn, inputs: Inputs) -> Encoded:
 
 
 def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
-    if column.feature_keys != (column.key,):
+    if isinstance(column, JoinedNumericColumn):
         several = [_floats(inputs.numbers(key)) for key in column.feature_keys]
         dtype = np.result_type(*(raw.dtype for raw in several))
         return concat([raw.cast(dtype) for raw in several], axis=1)
