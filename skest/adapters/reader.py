@@ -43,12 +43,11 @@ from skest.feature_columns.columns import (
 )
 from skest.feature_columns.infer import (
     infer_feature_columns,
-    with_feature_names,
-    with_joined_numbers,
     with_limits_of_dates,
     with_piecewise,
     with_weights_of_dates,
 )
+from skest.feature_columns.joined import with_feature_names, with_joined_columns
 from skest.feature_columns.sources import plain_array
 from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import take_rows
@@ -400,7 +399,7 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
     def _inferred_columns(self, kind: str, table: Table) -> FeatureColumns | None:
         columns = infer_feature_columns(table, kind)
         if columns is not None and not self._reads_array:
-            columns = with_joined_numbers(columns, table)
+            columns = with_joined_columns(columns, table)
         if columns is not None and kind == "dense" and self._has_schedule:
             columns = with_piecewise(columns)
         if columns is not None and kind == "linear":

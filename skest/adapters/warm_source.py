@@ -33,6 +33,7 @@ from skest.feature_columns.categorical import IdentityColumn
 from skest.feature_columns.columns import FeatureColumns, same
 from skest.feature_columns.crossed import CrossedColumn
 from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.joined import JoinedCategoricalColumn
 from skest.feature_columns.modules import module_name, parameter_name
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import (
@@ -214,6 +215,10 @@ def ids_meaning(column: FeatureColumn) -> Meaning:
         oov = [("out of vocabulary", n_oov, i) for i in range(n_oov)]
         missing = [("missing",)] * column.missing_bucket
         return Meaning("vocabulary", [*column.vocabulary, *oov, *missing])
+    if isinstance(column, JoinedCategoricalColumn):
+        found = [(own.key, *ids_meaning(own)) for own in column.categoricals]
+        entries = [(key, kind, entry) for key, kind, own in found for entry in own]
+        return Meaning("joined", entries)
     # Without the number of buckets in the kind: more ids leave the first ones what they
     # are.
     if isinstance(column, IdentityColumn):

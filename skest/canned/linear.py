@@ -12,7 +12,6 @@ from skest.canned.sdca import as_sdca, sdca_spec
 from skest.engine.model import pure_model_fn
 from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.encoding import Encoding
-from skest.feature_columns.infer import JoinedNumericColumn
 from skest.feature_columns.modules import LinearFeatures
 from skest.inputs.array_dataset import count_rows
 from skest.keys import ModeKeys
@@ -122,10 +121,7 @@ def auto_learning_rate(
     if learning_rate == "auto":
         # _get_default_optimizer of tf.estimator's linear models counts columns, not
         # weights; several may have been joined.
-        n_columns = sum(
-            column.n_elements if isinstance(column, JoinedNumericColumn) else 1
-            for column in columns.active
-        )
+        n_columns = sum(getattr(column, "n_joined", 1) for column in columns.active)
         return min(at_most, n_columns**-0.5)
     return learning_rate  # type: ignore[return-value]
 

@@ -410,8 +410,8 @@ class CategoricalColumn(FeatureColumn):
     Attributes
     ----------
     is_summed : bool
-        Whether the weights of its ids are numbers of the data, which are multiplied with
-        what is learned and summed, whatever the combiner.
+        Whether what is learned of its ids is summed, whatever the combiner: weights are
+        numbers of the data, or ids are of several raw columns.
     has_inverse : bool
         Whether ids can be turned back into categories; not if it hashes them.
     """

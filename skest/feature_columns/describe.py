@@ -37,7 +37,7 @@ def describe(columns: Iterable[Any]) -> list[Description]:
 
     A column that is over another of them, as the piecewise linear code of a number is,
     shares its line: most tables of numbers have one beside each. One that reads a frame
-    as an array has a line for each column of the frame.
+    as an array, or joins others, has a line for each column of the frame.
 
     Examples
     --------
@@ -60,6 +60,9 @@ learned='mean 30, deviation 10')
 
 def _of_frame(column: Any) -> list[Any]:
     """Return columns as the given one, of one column of its frame each."""
+    parts = getattr(_inner(column) or column, "categoricals", None)
+    if parts is not None:
+        return [type(column)(part) for part in parts] if _inner(column) else [*parts]
     names = getattr(_inner(column) or column, "feature_names", None)
     if names is None:
         return [column]

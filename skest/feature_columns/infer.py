@@ -1,28 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """`infer_feature_columns`: feature columns for an X of which nothing is said.
 
-Also what estimators add to them: piecewise-linear columns, and names of a frame's columns.
+Also what estimators add to them: piecewise-linear columns, and what dates need.
 """
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, overload
 
-import numpy as np
 from sklearn.base import clone
 
 from skest.core.checks import check_choice
 from skest.feature_columns.bucketized import bucketized_column
-from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.choice import chosen_columns
-from skest.feature_columns.columns import FeatureColumns, free_name
+from skest.feature_columns.columns import FeatureColumns
+from skest.feature_columns.joined import JoinedNumericColumn
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.numeric_vectors import (
-    PiecewiseLinearColumn,
-    piecewise_linear_column,
-)
+from skest.feature_columns.numeric_vectors import piecewise_linear_column
 from skest.feature_columns.parsed import ParsedColumn
-from skest.feature_columns.table import Key, Table
+from skest.feature_columns.table import Table
 
 #: Edges of the piecewise-linear columns beside numbers; so many find the spikes that
 #: trees find.
@@ -224,131 +218,3 @@ def with_limits_of_dates(columns: FeatureColumns) -> FeatureColumns:
             for column in columns.columns
         ]
     )
-
-
-@dataclass(eq=False, repr=False)
-class NumericFrameColumn(NumericColumn):
-    """All columns of a frame of numbers as one numeric column.
-
-    An estimator without given columns reads such a frame as one array. This column of
-    its fitted feature columns takes both: the array under `key`, and the frame, whose
-    columns it finds by their names.
-
-    Parameters
-    ----------
-    key, shape, default_value, dtype, normalizer, indicate_missing
-        As of `numeric_column`; `key` is that of the array.
-    feature_names : sequence of str
-        Names of the columns of the frame, one for each element of `shape`.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from skest.feature_columns.infer import NumericFrameColumn
-    >>> column = NumericFrameColumn("x", 2, feature_names=["age", "size"])
-    >>> column.transform(pd.DataFrame({"size": [1.0], "age": [50.0]}))
-    array([[50.,  1.]], dtype=float32)
-    >>> column.get_feature_names_out()
-    array(['age', 'size'], dtype=object)
-    """
-
-    _: KW_ONLY
-    feature_names: Sequence[str]
-
-    @property
-    def _element_names(self) -> list[str]:
-        return [str(name) for name in self.feature_names]
-
-    def _element(self, i: int) -> str:
-        return f"Column {self.feature_names[i]!r}"
-
-    def _raw(self, table: Table) -> np.ndarray:
-        # A dictionary may have the columns by their names; an array of the fit has
-        # none.
-        is_array = table.feature_names is None
-        if is_array and not set(self.feature_names).issubset(table.keys):
-            return super()._raw(table)
-        return table.matrix(self.feature_names)
-
-
-class JoinedNumericColumn(NumericFrameColumn):
-    """Some columns of a table as one numeric column, called `key`.
-
-    Examples
-    --------
-    >>> from skest.feature_columns.infer import JoinedNumericColumn
-    >>> column = JoinedNumericColumn("numbers", 2, feature_names=["age", "size"])
-    >>> column.transform({"size": [1.0], "age": [50.0], "color": ["red"]})
-    array([[50.,  1.]], dtype=float32)
-    """
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """The names of the columns."""
-        return tuple(self.feature_names)
-
-    def _raw(self, table: Table) -> np.ndarray:
-        return table.matrix(self.feature_names)
-
-
-def with_joined_numbers(columns: FeatureColumns, table: Table) -> FeatureColumns:
-    """Return inferred columns where those of a single number each are one.
-
-    Of a table of 400 numbers and a string, a row is predicted in a fifth of the time so,
-    and a network trained in a third.
-
-    Parameters
-    ----------
-    columns : FeatureColumns
-        Not fitted.
-    table : Table
-        What they were inferred from.
-    """
-    single = [
-        column
-        for column in columns.columns
-        if type(column) is NumericColumn and column.n_elements == 1
-    ]
-    if not single:
-        return columns
-    for column in single:
-        # Integers among floats can't be told from them later.
-        warn_of_merged(table.numbers(column.key), column.dtype, column.key)
-    others = [column for column in columns.columns if column not in single]
-    taken = {*map(str, table.keys), *(column.name for column in others)}
-    taken |= {name.removesuffix("_ple") for name in taken}  # of what comes beside it
-    joined = JoinedNumericColumn(
-        **single[0].get_params(deep=False)
-        | {
-            "key": free_name("numbers", taken),
-            "shape": len(single),
-            "dtype": np.result_type(*(column.dtype for column in single)).name,
-            "feature_names": [column.key for column in single],
-        }
-    )
-    return FeatureColumns([joined, *others])
-
-
-def with_feature_names(
-    columns: FeatureColumns, feature_names: Sequence[str]
-) -> FeatureColumns:
-    """Return inferred columns of an array that read the frame it was made of, too.
-
-    Parameters
-    ----------
-    columns : FeatureColumns
-        Not fitted; each numeric column among them reads the array as a whole.
-    feature_names : sequence of str
-        Names of the columns of the frame.
-    """
-
-    def named(column: Any) -> Any:
-        if isinstance(column, PiecewiseLinearColumn):
-            return clone(column).set_params(source_column=named(column.source_column))
-        if isinstance(column, NumericColumn) and column.length_key is None:
-            return NumericFrameColumn(
-                **column.get_params(deep=False), feature_names=list(feature_names)
-            )
-        return column
-
-    return FeatureColumns([named(column) for column in columns.columns])

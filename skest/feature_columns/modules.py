@@ -19,6 +19,7 @@ from skest.feature_columns.base import (
 )
 from skest.feature_columns.columns import FeatureColumns, as_feature_columns
 from skest.feature_columns.dense import EmbeddingColumn
+from skest.feature_columns.joined import JoinedCategoricalColumn
 from skest.feature_columns.lookup import (
     COMBINERS,
     Lookup,
@@ -306,6 +307,9 @@ def _feature_sizes(column: DenseColumn) -> list[int]:
             if column.dimension
             else list(column.code_sizes)
         )
+    several = getattr(column, "categorical", None)
+    if isinstance(several, JoinedCategoricalColumn):
+        return several.level_counts
     return [column.size]
 
 

@@ -150,6 +150,10 @@ class VocabularyColumn(KeyedCategoricalColumn):
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids; of a row without value, the first may be the missing one."""
+        if self.are_booleans and table.cells(self.key).dtype == bool:
+            # A table may have hundreds of them, which are their ids.
+            ids = np.asarray(table.cells(self.key), np.int64).reshape(table.n_rows, -1)
+            return ids, np.ones(ids.shape, bool)
         ids, present = super().ids(table)
         if self.missing_bucket:
             # In the first place of the row, so that the bucket is looked up once for a

@@ -19,10 +19,13 @@ _ROWS_TOGETHER = 2**20
 
 
 class _Loan(NamedTuple):
-    """Rows of a table that the inner optimizer updates in the table's place."""
+    """Rows of a table that the inner optimizer updates in the table's place.
+
+    They are those of `touched` ids; or all, of which those count where it is true.
+    """
 
     table: Tensor
-    ids: Tensor
+    touched: Tensor
     rows: Tensor
     group: dict[str, Any]
 
@@ -181,11 +184,8 @@ class RowSparse(Optimizer):
         if type(self.inner) is not torch.optim.Adagrad or self.counts_all_steps:
             return
         for group, param in self._members():
-            if (
-                not group["weight_decay"]
-                and self._touches_rows(param)
-                and len(param) <= param.grad._nnz()
-            ):
+            is_free = not group["weight_decay"] and self._touches_rows(param)
+            if is_free and self._is_dense(param):
                 param.grad = param.grad.to_dense()
 
     def _lend(
@@ -201,7 +201,26 @@ class RowSparse(Optimizer):
                 loan = self._gather(param, touched[param], group)
                 loans.append(loan)
                 params.append(loan.rows)
+            elif self._touches_rows(param):
+                loan = self._copied(param, group)
+                loans.append(loan)
+                params.append(loan.rows)
         return params
+
+    def _copied(self, table: Tensor, group: dict[str, Any]) -> _Loan:
+        """Copy a table and its slots, where that is less than the touched rows are."""
+        grad: Any = table.grad
+        ids = grad._indices()[0]
+        counts = torch.zeros_like(table[:, 0], dtype=torch.bool)
+        counts = counts.index_fill(0, ids, True).unsqueeze(1)
+        rows = table.clone()
+        rows.grad = grad.to_dense()
+        if table in self.state:
+            self.state[rows] = {
+                name: slot.clone() if _is_like(slot, table) else slot
+                for name, slot in self.state[table].items()
+            }
+        return _Loan(table, counts, rows, group)
 
     def _gather(self, table: Tensor, touched: _Touched, group: dict[str, Any]) -> _Loan:
         """Copy the touched rows of a table and of its slots."""
@@ -221,7 +240,7 @@ class RowSparse(Optimizer):
         touched = {
             param: _Touched(param.grad._indices()[0], param.grad._values())
             for _, param in self._members()
-            if self._touches_rows(param)
+            if self._touches_rows(param) and not self._is_dense(param)
         }
         # One sum for all tables of one width.
         alike: dict[Any, list[Tensor]] = defaultdict(list)
@@ -233,6 +252,11 @@ class RowSparse(Optimizer):
             for together in _packed(tables, self._room()):
                 touched.update(self._summed({t: touched[t] for t in together}))
         return touched
+
+    def _is_dense(self, param: Tensor) -> bool:
+        """Tell whether a gradient has no fewer rows than its table."""
+        grad: Any = param.grad
+        return len(param) <= grad._nnz() and not self.counts_all_steps
 
     def _members(self) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yield all parameters, each with its group."""
@@ -302,11 +326,10 @@ class RowSparse(Optimizer):
         if new:
             kept.update(self._allocate(new, loan))
             self.state[loan.table] = kept
-        # Equal ids bring equal rows, so that the order of writing does not matter.
-        loan.table.index_copy_(0, loan.ids, loan.rows)
+        _write(loan, loan.table, loan.rows)
         for name, slot in slots.items():
             if _is_like(slot, loan.rows):
-                kept[name].index_copy_(0, loan.ids, slot)
+                _write(loan, kept[name], slot)
             else:
                 kept[name] = slot
 
@@ -330,6 +353,15 @@ class RowSparse(Optimizer):
             else slot
             for name, slot in slots.items()
         }
+
+
+def _write(loan: _Loan, whole: Tensor, rows: Tensor) -> None:
+    """Copy rows of a loan into a table or a slot."""
+    if loan.touched.dtype == torch.bool:
+        whole.copy_(torch.where(loan.touched, rows, whole))
+    else:
+        # Equal ids bring equal rows, so that the order of writing does not matter.
+        whole.index_copy_(0, loan.touched, rows)
 
 
 def slots_of_zeros(

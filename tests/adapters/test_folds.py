@@ -178,7 +178,7 @@ def test_no_training_on_all_rows_follows_one_that_is_interrupted():
 def test_numbers_are_averaged(loss, table):
     X, y = table
     counts = np.random.default_rng(0).poisson(np.where(y == "yes", 5, 1)).astype(float)
-    model = DNNRegressor((8,), loss=loss, **FEW).fit(X, counts)
+    model = DNNRegressor((8,), loss=loss, **FEW | {"max_iter": 60}).fit(X, counts)
     mean = np.mean([m.predict(X) for m in members_of(model)], axis=0)
     np.testing.assert_allclose(model.predict(X), mean, rtol=1e-5)
     if loss == "poisson":

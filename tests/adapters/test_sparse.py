@@ -82,9 +82,9 @@ def test_beside_other_columns(table, rng):
     names = [column.name for column in model.dnn_feature_columns_.active]
     assert names == [
         "numbers",
+        "categories_indicator",
         "words_embedding",
         "words_target_ridge",
-        "group_indicator",
         "numbers_ple",
     ]
 

@@ -203,7 +203,11 @@ def test_classes_are_found_by_name():
     old_classes, new_classes = list(old.classes_), list(new.classes_)
     for name in ("lo", "hi"):
         now, before = new_classes.index(name), old_classes.index(name)
-        for variable, axis in (("bias", 0), ("w_weights", 1), ("numbers_weights", 1)):
+        for variable, axis in (
+            ("bias", 0),
+            ("categories_weights", 1),
+            ("numbers_weights", 1),
+        ):
             np.testing.assert_allclose(
                 value(new, variable).take(now, axis),
                 value(old, variable).take(before, axis),
@@ -289,11 +293,11 @@ def test_numbers_of_a_table_may_come_and_go(model, names):
 def test_settings_of_the_user_come_first():
     old = fitted(LinearRegressor)
     info = VocabInfo(sorted(NEW), -1, 0, [], -1, torch.nn.init.ones_)
-    settings = WarmStartSettings(old, ["bias"], {"w_weights": info})
+    settings = WarmStartSettings(old, ["bias"], {"categories_weights": info})
     new = warm(LinearRegressor, settings)
-    np.testing.assert_allclose(value(new, "w_weights"), 1, atol=1e-4)
+    np.testing.assert_allclose(value(new, "categories_weights"), 1, atol=1e-4)
     reasons = new.warm_start_report_.not_warm_started
-    assert reasons["w_weights"] == "not in the source"
+    assert reasons["categories_weights"] == "not in the source"
     assert reasons["numbers_weights"] == "not selected"
 
 
@@ -372,11 +376,11 @@ def test_later_fits_go_on_from_their_own_state():
     model = LinearRegressor(
         max_iter=2, warm_start=True, warm_start_from=old, random_state=0
     ).fit(X, y)
-    report, first = model.warm_start_report_, value(model, "w_weights")
+    report, first = model.warm_start_report_, value(model, "categories_weights")
     model.set_params(learning_rate=TINY).fit(X, y)
     assert model.warm_start_report_ is report
     assert model.n_iter_ == 4
-    np.testing.assert_allclose(value(model, "w_weights"), first, atol=1)
+    np.testing.assert_allclose(value(model, "categories_weights"), first, atol=1)
     anew = model.set_params(warm_start=False).fit(X, y)
     assert anew.n_iter_ == 2
     assert anew.warm_start_report_ is not report

@@ -489,6 +489,50 @@ def test_numbers_of_a_mixed_table_are_one_column(model, tmp_path):
         model.predict(X.assign(b="c"))
 
 
+@pytest.mark.parametrize(
+    "model", [LinearRegressor, DNNRegressor, DNNLinearCombinedRegressor]
+)
+def test_categories_of_a_table_are_one_column(model, tmp_path):
+    rng = np.random.default_rng(0)
+    X = pd.DataFrame(
+        {"b": rng.choice(["x", "y", None], 300), "n": rng.normal(size=300)}
+    )
+    X["flag"] = rng.random(300) < 0.5
+    X["a"] = pd.Categorical(rng.choice([3, 5, 8], 300))
+    X["categories"] = rng.choice(["u", "v"], 300)
+    y = (X["b"] == "x") + 2 * X["flag"] - (X["a"] == 5) + X["n"]
+    # No value of "gone" is in a row that counts.
+    weight = np.append(np.ones(298), [0, 0])
+    X["gone"] = np.where(weight > 0, None, ["p", "q"] * 150)
+    model = model(random_state=0).fit(X, y, sample_weight=weight)
+    assert model.score(X, y) > 0.95
+    columns = model.feature_columns_ if hasattr(model, "feature_columns_") else None
+    if columns is not None:
+        joined = columns.active[1]
+        assert joined.name.startswith("categories_2")  # the other is of the table
+        assert joined.feature_keys == ("b", "flag", "a", "categories")
+        names = "b_x b_y flag_False flag_True a_3 a_5 a_8 categories_u categories_v"
+        assert joined.get_feature_names_out().tolist() == names.split()
+    answers = model.predict(X)
+    unknown = X.assign(b="z", a=pd.Categorical([4] * 300))
+    np.testing.assert_array_equal(
+        model.predict(unknown), model.predict(unknown.assign(b=None, a=None))
+    )
+    by_key = {key: X[key] for key in X.columns[::-1]}
+    np.testing.assert_array_equal(model.predict(by_key), answers)
+    objects = X.astype({"flag": object, "a": "Int64"})
+    np.testing.assert_array_equal(model.predict(objects), answers)
+    served = export.load(model.export(tmp_path, example=X))
+    np.testing.assert_allclose(served.predict(X), answers, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        served.predict(unknown), model.predict(unknown), rtol=1e-4, atol=1e-4
+    )
+    with pytest.raises(ValueError, match="Column 'flag' holds .*'yes'"):
+        model.predict(X.assign(flag="yes"))
+    with pytest.raises(ValueError, match="Column 'b' is not in X"):
+        model.predict({key: X[key] for key in X.columns.drop("b")})
+
+
 def test_many_numbers_beside_a_string_are_learned_as_many():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(1300, 100))).add_prefix("x")

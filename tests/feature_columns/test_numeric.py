@@ -23,11 +23,8 @@ from skest.feature_columns import (
     numeric_column,
     piecewise_linear_column,
 )
-from skest.feature_columns.infer import (
-    infer_feature_columns,
-    with_feature_names,
-    with_piecewise,
-)
+from skest.feature_columns.infer import infer_feature_columns, with_piecewise
+from skest.feature_columns.joined import with_feature_names
 
 NAN = np.nan
 

@@ -223,7 +223,7 @@ def test_bad_candidates_leave_the_others_alone(people):
     told = [str(w.message) for w in caught if w.category is FitFailedWarning]
     assert "6 fits failed out of a total of 8" in told[0]
     scores = search.cv_results_["mean_test_score"]
-    assert scores[0] > 0.5
+    assert scores[0] > 0
     assert (scores[1:] == -1).all()
     assert search.best_index_ == 0
     with pytest.raises((ValueError, TypeError)):

@@ -60,7 +60,8 @@ def train(optimizer, param, batches):
         optimizer.step()
 
 
-BATCHES = [[0, 2], [2, 2, 4, 2], [1], [0, 3, 3, 3], [4, 0], [2, 1]]
+# Of which one has more rows than the table, and does not touch all.
+BATCHES = [[0, 2], [2, 2, 4, 2], [1], [0, 3, 3, 3], [4, 0], [4, 4, 2] * 3, [2, 1]]
 
 
 def test_every_row_follows_the_dense_rule():

@@ -19,7 +19,7 @@ from skest.export.raw_values import BLANKS
 from skest.feature_columns import base, categorical, crossed, sequence
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.infer import JoinedNumericColumn
+from skest.feature_columns.joined import JoinedCategoricalColumn, JoinedNumericColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -364,6 +364,15 @@ def _(column: categorical.KeyedCategoricalColumn, inputs: Inputs) -> Ids:
         first = _positions(ids, 0).equals(0)
         ids = where(none & first, column.num_buckets - 1, ids)
     return Ids(ids, present, cells.width)
+
+
+@_ids.register
+def _(column: JoinedCategoricalColumn, inputs: Inputs) -> Ids:
+    found = [_ids(own, inputs) for own in column.categoricals]
+    values = concat([ids.values for ids in found], axis=1)
+    present = concat([ids.present for ids in found], axis=1)
+    firsts = np.cumsum([0, *column.level_counts])[:-1]
+    return Ids(where(values < 0, -1, values + firsts), present, len(found))
 
 
 def _is_none_of(values: Value, missing: tuple[Any, ...]) -> Value:

@@ -16,7 +16,11 @@ from skest.feature_columns.base import FeatureColumn, OverCategorical
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.categorical import IdentityColumn, KeyedCategoricalColumn
 from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColumn
-from skest.feature_columns.infer import JoinedNumericColumn, NumericFrameColumn
+from skest.feature_columns.joined import (
+    JoinedCategoricalColumn,
+    JoinedNumericColumn,
+    NumericFrameColumn,
+)
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -149,6 +153,11 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
             takes_fractions=isinstance(column, NumberedVocabularyColumn),
         )
     ]
+
+
+@_demands.register
+def _(column: JoinedCategoricalColumn) -> list[Demand]:
+    return [demand for own in column.categoricals for demand in demands(own)]
 
 
 @_demands.register

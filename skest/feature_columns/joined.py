@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several columns of a table as one: its numbers, and its categories.
+
+Of a hundred columns, each by itself, a step would take a hundred times as long.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
+from itertools import accumulate
+from typing import Any, cast
+
+import numpy as np
+from sklearn.base import clone
+
+from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.feature_columns.cells import warn_of_merged
+from skest.feature_columns.columns import FeatureColumns, free_name
+from skest.feature_columns.dense import IndicatorColumn, indicator_column
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.numeric_vectors import PiecewiseLinearColumn
+from skest.feature_columns.statistics import EmptyColumnError
+from skest.feature_columns.table import Key, Table
+from skest.feature_columns.vocabulary import VocabularyListColumn
+
+
+@dataclass(eq=False, repr=False)
+class NumericFrameColumn(NumericColumn):
+    """All columns of a frame of numbers as one numeric column.
+
+    An estimator without given columns reads such a frame as one array. This column of
+    its fitted feature columns takes both: the array under `key`, and the frame, whose
+    columns it finds by their names.
+
+    Parameters
+    ----------
+    key, shape, default_value, dtype, normalizer, indicate_missing
+        As of `numeric_column`; `key` is that of the array.
+    feature_names : sequence of str
+        Names of the columns of the frame, one for each element of `shape`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest.feature_columns.joined import NumericFrameColumn
+    >>> column = NumericFrameColumn("x", 2, feature_names=["age", "size"])
+    >>> column.transform(pd.DataFrame({"size": [1.0], "age": [50.0]}))
+    array([[50.,  1.]], dtype=float32)
+    >>> column.get_feature_names_out()
+    array(['age', 'size'], dtype=object)
+    """
+
+    _: KW_ONLY
+    feature_names: Sequence[str]
+
+    @property
+    def _element_names(self) -> list[str]:
+        return [str(name) for name in self.feature_names]
+
+    def _element(self, i: int) -> str:
+        return f"Column {self.feature_names[i]!r}"
+
+    def _raw(self, table: Table) -> np.ndarray:
+        # A dictionary may have the columns by their names; an array of the fit has
+        # none.
+        is_array = table.feature_names is None
+        if is_array and not set(self.feature_names).issubset(table.keys):
+            return super()._raw(table)
+        return table.matrix(self.feature_names)
+
+
+class JoinedNumericColumn(NumericFrameColumn):
+    """Some columns of a table as one numeric column, called `key`.
+
+    Examples
+    --------
+    >>> from skest.feature_columns.joined import JoinedNumericColumn
+    >>> column = JoinedNumericColumn("numbers", 2, feature_names=["age", "size"])
+    >>> column.transform({"size": [1.0], "age": [50.0], "color": ["red"]})
+    array([[50.,  1.]], dtype=float32)
+    """
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """The names of the columns."""
+        return tuple(self.feature_names)
+
+    @property
+    def n_joined(self) -> int:
+        """Number of raw columns."""
+        return self.n_elements
+
+    def _raw(self, table: Table) -> np.ndarray:
+        return table.matrix(self.feature_names)
+
+
+class JoinedCategoricalColumn(CategoricalColumn):
+    """Some columns of a table as one categorical column, with an id of each in a row.
+
+    Parameters
+    ----------
+    key : str
+        Name of the column.
+    categorical_columns : sequence of VocabularyListColumn
+        What it consists of.
+
+    Attributes
+    ----------
+    categorical_columns_ : list of VocabularyListColumn
+        They, fitted; without those that have no values in rows that count.
+
+    Examples
+    --------
+    >>> from skest.feature_columns import categorical_column_with_vocabulary_list
+    >>> from skest.feature_columns.joined import JoinedCategoricalColumn
+    >>> X = {"color": ["red", "blue"], "large": [True, False]}
+    >>> parts = [categorical_column_with_vocabulary_list(key) for key in X]
+    >>> column = JoinedCategoricalColumn("categories", parts).fit(X)
+    >>> column.encode(X)["categories_ids"]
+    array([[1, 3],
+           [0, 2]])
+    >>> column.get_feature_names_out()
+    array(['color_blue', 'color_red', 'large_False', 'large_True'],
+          dtype=object)
+    """
+
+    # Each raw column counts as it would by itself: there is no mean over them.
+    is_summed = True
+
+    def __init__(
+        self, key: str, categorical_columns: Sequence[VocabularyListColumn]
+    ) -> None:
+        self.key = key
+        self.categorical_columns = categorical_columns
+
+    @property
+    def categoricals(self) -> Sequence[VocabularyListColumn]:
+        """The columns that it consists of, fitted if this one is."""
+        found = vars(self).get("categorical_columns_", self.categorical_columns)
+        return cast(Sequence[VocabularyListColumn], found)
+
+    @property
+    def n_joined(self) -> int:
+        """Number of raw columns."""
+        return len(self.categoricals)
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Keys of the columns."""
+        return tuple(column.key for column in self.categoricals)
+
+    @property
+    def level_counts(self) -> list[int]:
+        """Number of ids of each column."""
+        return [column.num_buckets for column in self.categoricals]
+
+    @property
+    def num_buckets(self) -> int:
+        """Number of ids of all columns."""
+        return sum(self.level_counts)
+
+    def _learn(self, table: Table) -> dict[str, Any]:
+        fitted = []
+        for column in self.categorical_columns:
+            with suppress(EmptyColumnError):
+                fitted.append(column.fitted(table, table.weight))
+        if not fitted:
+            raise EmptyColumnError(
+                f"None of the columns {self.feature_keys} has a value in a row that "
+                "counts."
+            )
+        return {"categorical_columns_": fitted}
+
+    def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of all columns, one behind the other."""
+        found = [column.ids(table) for column in self.categoricals]
+        firsts = accumulate(self.level_counts, initial=0)
+        pairs = zip(found, firsts, strict=False)  # after the last, there is none
+        ids = [np.where(own < 0, -1, own + first) for (own, _), first in pairs]
+        return np.hstack(ids), np.hstack([present for _, present in found])
+
+    def _categories_of(self, ids: np.ndarray) -> np.ndarray:
+        return np.array(self._bucket_names(), dtype=object)[ids]
+
+    def _bucket_names(self) -> list[str]:
+        return [name for own in self.categoricals for name in own._output_names()]
+
+    def _output_names(self) -> list[str]:
+        return self._bucket_names()
+
+
+def with_joined_columns(columns: FeatureColumns, table: Table) -> FeatureColumns:
+    """Return inferred columns where numbers are one, and categories are one.
+
+    Of a table of 400 numbers and a string, a row is predicted in a fifth of the time so,
+    and a network trained in a third.
+
+    Parameters
+    ----------
+    columns : FeatureColumns
+        Not fitted.
+    table : Table
+        What they were inferred from.
+    """
+    numbers: list[NumericColumn] = []
+    categories: list[VocabularyListColumn] = []
+    others: list[FeatureColumn] = []
+    is_dense = False
+    for column in columns.columns:
+        inner = getattr(column, "categorical_column", column)
+        if type(column) is NumericColumn and column.n_elements == 1:
+            numbers.append(column)
+        # An embedding has more to its categories, and cells of lists more than one.
+        elif type(column) in _OF_CATEGORIES and _is_single(inner, table):
+            categories.append(inner)
+            is_dense = inner is not column
+        else:
+            others.append(column)
+    taken = {*map(str, table.keys), *(column.name for column in others)}
+    # Of what comes beside numbers.
+    taken |= {name.removesuffix("_ple") for name in taken}
+    joined: list[FeatureColumn] = []
+    if numbers:
+        joined.append(_joined_numbers(free_name("numbers", taken), numbers, table))
+    if categories:
+        name = free_name("categories", taken)
+        several = JoinedCategoricalColumn(name, categories)
+        joined.append(indicator_column(several) if is_dense else several)
+    return FeatureColumns([*joined, *others])
+
+
+_OF_CATEGORIES = (IndicatorColumn, VocabularyListColumn)
+
+
+def _is_single(column: FeatureColumn, table: Table) -> bool:
+    if type(column) is not VocabularyListColumn:
+        return False
+    return table.cells(column.key).ndim == 1 and table.flat(column.key) is None
+
+
+def _joined_numbers(
+    name: str, columns: Sequence[NumericColumn], table: Table
+) -> JoinedNumericColumn:
+    for column in columns:
+        # Integers among floats can't be told from them later.
+        warn_of_merged(table.numbers(column.key), column.dtype, column.key)
+    return JoinedNumericColumn(
+        **columns[0].get_params(deep=False)
+        | {
+            "key": name,
+            "shape": len(columns),
+            "dtype": np.result_type(*(column.dtype for column in columns)).name,
+            "feature_names": [column.key for column in columns],
+        }
+    )
+
+
+def with_feature_names(
+    columns: FeatureColumns, feature_names: Sequence[str]
+) -> FeatureColumns:
+    """Return inferred columns of an array that read the frame it was made of, too.
+
+    Parameters
+    ----------
+    columns : FeatureColumns
+        Not fitted; each numeric column among them reads the array as a whole.
+    feature_names : sequence of str
+        Names of the columns of the frame.
+    """
+
+    def named(column: Any) -> Any:
+        if isinstance(column, PiecewiseLinearColumn):
+            return clone(column).set_params(source_column=named(column.source_column))
+        if isinstance(column, NumericColumn) and column.length_key is None:
+            return NumericFrameColumn(
+                **column.get_params(deep=False), feature_names=list(feature_names)
+            )
+        return column
+
+    return FeatureColumns([named(column) for column in columns.columns])
