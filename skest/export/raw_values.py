@@ -423,6 +423,9 @@ class Feature:
         if _is_missing(cell):
             return str(self._known_missing())
         is_integer = isinstance(cell, int | np.integer)
+        is_number = is_integer or isinstance(cell, float | np.floating)
+        if self._are_booleans and is_number and cell in (0, 1):
+            return str(bool(cell))
         if _is_named(cell) or (is_integer and not self._texts_only):
             return str(cell)  # as feature columns do
         raise TypeError(

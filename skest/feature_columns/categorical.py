@@ -273,15 +273,12 @@ def check_kind(
     ):
         found = "string" if cells.are_strings else "int64"
         values = [*islice(known(), 3)]
-        # Of booleans, which are strings to a vocabulary, the type alone is a riddle, and
-        # strings of 0 and 1 would be unknown ones.
+        # Of booleans, which are strings to a vocabulary, the type alone is a riddle.
         some = " and ".join(map(repr, values[:2]))
-        are_booleans = {*values} == {"False", "True"} and {*cells.distinct} <= {0, 1}
-        how = " with .astype('boolean')" if are_booleans else ""
         raise ValueError(
             f"Cells must be of type {expected!r}{f' ({some})' if some else ''}, by "
             f"{source}; got {cells.example!r} "
-            f"of type {found!r}. Convert the column{how}, or change the feature column."
+            f"of type {found!r}. Convert the column, or change the feature column."
         )
 
 

@@ -194,7 +194,8 @@ def _columns(
         if not _are_names(table, values):
             warn_of_id(key, values)
             return [number]
-        if (values == -1).any():
+        # A deep model has a vector for what is missing, and so for -1.
+        if kind == "linear" and (values == -1).any():
             _warn_of_minus_one(key)
         return [number, *_names(table, key, kind, NumberedVocabularyColumn)]
     is_single = table.cells(key).ndim == 1 and table.flat(key) is None

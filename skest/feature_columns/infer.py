@@ -93,7 +93,7 @@ def infer_feature_columns(
 
     Whole numbers name things, such as shops, if labels of an estimator's ``fit`` say so:
     if what rows of a level have says more of its other rows than what levels beside it
-    have (1,000 rows, 30 levels and 5 rows of each are needed). A tenth of the rows train
+    have (1,000 rows, 30 levels and 2 rows of each are needed). A tenth of the rows train
     what the number tells of levels that are new. Without labels, or if they do not, a
     column whose name ends as those of ids and codes do ("store_id", "zipcode") is of
     numbers, with a warning.

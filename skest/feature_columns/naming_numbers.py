@@ -8,7 +8,7 @@ import numpy as np
 from skest.feature_columns.target_statistics import label_numbers
 
 # Of fewer levels a piecewise-linear column sees each one; of rarer ones nothing is known.
-_FEWEST_LEVELS, _MEAN_ROWS_OF_LEVEL = 30, 5
+_FEWEST_LEVELS, _MEAN_ROWS_OF_LEVEL = 30, 2
 # Fewer rows mislead, and more need not be asked, but where each level has few of them.
 _FEWEST_ROWS, _MOST_ROWS = 1000, (20_000, 200_000)
 # Levels on each side that count as near, and how many of their rows shrink the mean of a
@@ -30,7 +30,7 @@ def are_names(
     errors of a sign test. And without the one that gains most, they must gain .005 of the
     variance, for a peak at zero does not make names.
 
-    At least 1,000 rows, 30 levels and 5 rows of a level on average are needed.
+    At least 1,000 rows, 30 levels and 2 rows of a level on average are needed.
 
     Parameters
     ----------

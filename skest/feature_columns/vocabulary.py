@@ -29,6 +29,7 @@ from skest.feature_columns.table import Key, Table
 
 # Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
 _ROUNDING = 1e-9
+_BOOLEANS = np.array(["False", "True"], dtype=object)
 #: Share of the rows that train what is said of new levels of numbers that name things.
 HIDDEN_RATE = 0.1
 
@@ -108,6 +109,14 @@ class VocabularyColumn(KeyedCategoricalColumn):
                 "like others, make strings of the column and of the vocabulary."
             )
 
+    def _cells(self, table: Table) -> Factorized:
+        cells = table.factorized(self.key, self.delimiter)
+        # What databases, and files, write for booleans.
+        if self.are_booleans and cells.are_integers and {*cells.distinct} <= {0, 1}:
+            cells = cells._replace(distinct=_BOOLEANS[cells.distinct])
+        self._check_cells(cells)
+        return cells
+
     def _check_cells(self, cells: Factorized) -> None:
         source = f"the vocabulary of column {self.key!r}"
         check_kind(cells, self.kind, source, lambda: self.vocabulary)
@@ -121,7 +130,8 @@ class VocabularyColumn(KeyedCategoricalColumn):
     def are_booleans(self) -> bool:
         """Whether the values are the two that were learned of booleans."""
         is_learned = getattr(self, "vocabulary_list", ()) is None
-        return is_learned and self.vocabulary == {"False": 0, "True": 1}
+        learned = vars(self).get("vocabulary_")
+        return is_learned and learned == {"False": 0, "True": 1}
 
     def _check_spelling(self, given: list[Any]) -> None:
         wrong = [cell for cell in given if cell in OF_BOOLEANS]

@@ -232,7 +232,7 @@ def test_booleans(tmp_path):
     table = pd.DataFrame({"flag": pd.Series(flags, dtype=object), "note": notes})
     model = skest.LinearClassifier(max_iter=9, random_state=0)
     served = export.load(model.fit(table, [0, 1] * 20).export(tmp_path))
-    for row in ({"flag": True}, {"flag": "False"}, {"note": True}):
+    for row in ({"flag": 1}, {"flag": 0}, {"flag": "False"}, {"note": True}):
         cells = {"flag": None, "note": "It is"} | row
         rows = pd.DataFrame(
             {key: pd.Series([c], dtype=object) for key, c in cells.items()}

@@ -2,6 +2,7 @@
 """Whole numbers that name things are told from amounts by what labels say."""
 
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -64,7 +65,20 @@ def test_amounts_are_no_names(shape, n_levels, n_rows):
 def test_few_rows_and_few_or_rare_levels_are_no_names():
     assert not are_names(*shops(n_rows=900))
     assert not are_names(*shops(n_shops=29))
-    assert not are_names(*shops(n_shops=2000))
+    assert not are_names(*shops(n_shops=3000))
+
+
+def test_names_of_two_rows_each():
+    rng = np.random.default_rng(0)
+    route = rng.permutation(np.repeat(np.arange(1000), 3))
+    size = rng.normal(size=1000)[route]
+    X = pd.DataFrame({"route": route, "fare": rng.normal(size=3000)})
+    y = size + 0.3 * X["fare"] + 0.1 * rng.normal(size=3000)
+    model = DNNRegressor(random_state=0).fit(X[:2400], y[:2400])
+    assert model.score(X[2400:], y[2400:]) > 0.6
+    amount = rng.lognormal(size=3000) * 300 // 1
+    y = np.log1p(amount) + rng.normal(size=3000)
+    assert not are_names(amount, y) and not are_names(amount, y > y.mean())
 
 
 def test_of_many_rows_some_are_asked():
@@ -153,6 +167,9 @@ def test_minus_one_among_names_is_missing_and_said():
     X = pd.DataFrame({"shop": shop - 1, "size": np.arange(4000) % 977})
     with pytest.warns(UserWarning, match="'shop' holds the integer -1 among its cat"):
         LinearRegressor(max_iter=1).fit(X, sales)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        DNNRegressor((4,), max_iter=1, random_state=0).fit(X, sales)
 
 
 def test_an_id_of_each_row_is_left_out():
