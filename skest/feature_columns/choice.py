@@ -87,6 +87,11 @@ _LAST_WORD = "(^|[^A-Za-z]|(?<=[a-z])(?=[A-Z]))(?i:{})$"
 _ID = re.compile(_LAST_WORD.format("id"))
 _IDS = re.compile(_LAST_WORD.format("id|code|zip|zipcode|postcode|postalcode"))
 
+# Of a row for each day, its number is the season, or the trend.
+_TIME = re.compile(
+    r"(?<![a-z])(t|time|hour|day|week|month|quarter|year|period)s?(?![a-z])", re.I
+)
+
 _AMOUNT = (
     r"\s*[-+(]?\s*(?!0\d)"
     r"(?:\d+(?:[.,]\d+)?|\d{1,3}(?:[.,'\u2019\s]\d{3})+(?:[.,]\d+)?)\s*"
@@ -182,7 +187,8 @@ def _columns(
         # others are good.
         if values.ndim == 1 and np.isnan(values).all():
             return left_out(key, "has no values")
-        if len(table.keys) > 1 and _are_row_numbers(values):
+        is_time = _TIME.search(str(key)) is not None
+        if len(table.keys) > 1 and not is_time and _are_row_numbers(values):
             return left_out(key, "numbers the rows")
         if len(table.keys) > 1 and _are_ids_of_rows(key, values):
             return left_out(key, "has another value in each row")

@@ -79,15 +79,17 @@ def infer_feature_columns(
     lists of strings or integers                 several categories: an indicator, or an
                                                  embedding beside `target_ridge_column`
     lists of floats of one length                numbers
-    integers that number the rows; others in     none, with a warning
-      each row of a column called "id"; no
+    integers that number the rows, but not       none, with a warning
+      days, weeks etc., as the name says; others
+      in each row of a column called "id"; no
       value; the same number or date in each row
     sparse matrix                                numbers scaled to [-1, 1] times a vector
                                                  for each column, from 64 columns on beside
                                                  `target_ridge_column`; never made dense
     ============================================ ========================================
 
-    An array of numbers becomes one column. For a linear model, numbers are standardised,
+    An array of numbers becomes one column. So do, in an estimator, the numbers of a frame,
+    and its indicators or the categories of its linear model. For a linear model, numbers are standardised,
     and categories stay as they are, with neither vectors nor statistics. A category that
     is the integer -1 counts as missing, with a warning.
 

@@ -7,7 +7,6 @@ Of a hundred columns, each by itself, a step would take a hundred times as long.
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
-from itertools import accumulate
 from typing import Any, cast
 
 import numpy as np
@@ -174,10 +173,12 @@ class JoinedCategoricalColumn(CategoricalColumn):
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all columns, one behind the other."""
         found = [column.ids(table) for column in self.categoricals]
-        firsts = accumulate(self.level_counts, initial=0)
-        pairs = zip(found, firsts, strict=False)  # after the last, there is none
-        ids = [np.where(own < 0, -1, own + first) for (own, _), first in pairs]
-        return np.hstack(ids), np.hstack([present for _, present in found])
+        first = 0
+        for (ids, _), n_levels in zip(found, self.level_counts, strict=True):
+            np.add(ids, first, out=ids, where=ids >= 0)
+            first += n_levels
+        ids, present = zip(*found, strict=True)
+        return np.hstack(ids), np.hstack(present)
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
         return np.array(self._bucket_names(), dtype=object)[ids]

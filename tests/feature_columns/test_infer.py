@@ -445,6 +445,15 @@ def test_what_tells_nothing_is_left_out():
             assert [column.name for column in columns.active] == ["x"]
 
 
+def test_a_number_of_each_day_is_kept():
+    for name in ("day_of_year", "week", "Time", "t"):
+        X = pd.DataFrame({"x": np.arange(N) % 7, name: np.arange(N)})
+        assert len(infer_feature_columns(X).active) == 2
+    X = pd.DataFrame({"x": np.arange(N) % 7, "today_item": np.arange(N)})
+    with pytest.warns(UserWarning, match="'today_item' numbers the rows"):
+        infer_feature_columns(X)
+
+
 def test_dates_a_year_ahead():
     rng = np.random.default_rng(0)
     when = pd.date_range("2025-03-01", "2025-12-24", periods=3_000)
