@@ -89,9 +89,9 @@ def infer_feature_columns(
     ============================================ ========================================
 
     An array of numbers becomes one column. So do, in an estimator, the numbers of a frame,
-    and its indicators or the categories of its linear model. For a linear model, numbers are standardised,
-    and categories stay as they are, with neither vectors nor statistics. A category that
-    is the integer -1 counts as missing, with a warning.
+    and its indicators or the categories of its linear model. For a linear model, numbers
+    are standardised, and categories stay as they are, with neither vectors nor statistics.
+    A category that is the integer -1 counts as missing, with a warning.
 
     Whole numbers name things, such as shops, if labels of an estimator's ``fit`` say so:
     if what rows of a level have says more of its other rows than what levels beside it
