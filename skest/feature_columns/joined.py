@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from sklearn.base import clone
 
-from skest.feature_columns.base import CategoricalColumn, FeatureColumn
+from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureColumn
 from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.columns import FeatureColumns, free_name
 from skest.feature_columns.dense import IndicatorColumn, indicator_column
@@ -121,6 +121,8 @@ class JoinedCategoricalColumn(CategoricalColumn):
     >>> column.get_feature_names_out()
     array(['color_blue', 'color_red', 'large_False', 'large_True'],
           dtype=object)
+    >>> column.inverse([[1, 3]])
+    array([['red', 'True']], dtype=object)
     """
 
     # Each raw column counts as it would by itself: there is no mean over them.
@@ -172,22 +174,35 @@ class JoinedCategoricalColumn(CategoricalColumn):
 
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all columns, one behind the other."""
-        found = [column.ids(table) for column in self.categoricals]
+        # Of the columns one by one: all at once would take twice the memory.
+        joined = np.empty((table.n_rows, self.n_joined), np.int64)
+        present = np.empty(joined.shape, bool)
         first = 0
-        for (ids, _), n_levels in zip(found, self.level_counts, strict=True):
-            np.add(ids, first, out=ids, where=ids >= 0)
-            first += n_levels
-        ids, present = zip(*found, strict=True)
-        return np.hstack(ids), np.hstack(present)
+        for i, column in enumerate(self.categoricals):
+            ids, is_there = column.ids(table)
+            if ids.shape[1] > 1:
+                raise ValueError(
+                    f"Cells of column {column.key!r} must be single categories, as in "
+                    "fit; got lists of them."
+                )
+            joined[:, i] = np.where(ids < 0, -1, ids + first)[:, 0]
+            present[:, i] = is_there[:, 0]
+            first += column.num_buckets
+        return joined, present
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
-        return np.array(self._bucket_names(), dtype=object)[ids]
-
-    def _bucket_names(self) -> list[str]:
-        return [name for own in self.categoricals for name in own._output_names()]
+        each = [np.arange(n_levels) for n_levels in self.level_counts]
+        parts = zip(self.categoricals, each, strict=True)
+        return np.concatenate([own._categories_of(of) for own, of in parts])[ids]
 
     def _output_names(self) -> list[str]:
-        return self._bucket_names()
+        names = [own._output_names() for own in self.categoricals]
+        flat = [name for own in names for name in own]
+        if len(set(flat)) == len(flat):
+            return flat
+        # "b_c" of "a" and "c" of "a_b".
+        pairs = zip(self.feature_keys, names, strict=True)
+        return [f"{key}__{name}" for key, own in pairs for name in own]
 
 
 def with_joined_columns(columns: FeatureColumns, table: Table) -> FeatureColumns:
@@ -206,7 +221,6 @@ def with_joined_columns(columns: FeatureColumns, table: Table) -> FeatureColumns
     numbers: list[NumericColumn] = []
     categories: list[VocabularyListColumn] = []
     others: list[FeatureColumn] = []
-    is_dense = False
     for column in columns.columns:
         inner = getattr(column, "categorical_column", column)
         if type(column) is NumericColumn and column.n_elements == 1:
@@ -214,7 +228,6 @@ def with_joined_columns(columns: FeatureColumns, table: Table) -> FeatureColumns
         # An embedding has more to its categories, and cells of lists more than one.
         elif type(column) in _OF_CATEGORIES and _is_single(inner, table):
             categories.append(inner)
-            is_dense = inner is not column
         else:
             others.append(column)
     taken = {*map(str, table.keys), *(column.name for column in others)}
@@ -226,6 +239,8 @@ def with_joined_columns(columns: FeatureColumns, table: Table) -> FeatureColumns
     if categories:
         name = free_name("categories", taken)
         several = JoinedCategoricalColumn(name, categories)
+        # Of the columns of a deep model, all are dense.
+        is_dense = all(isinstance(column, DenseColumn) for column in columns.columns)
         joined.append(indicator_column(several) if is_dense else several)
     return FeatureColumns([*joined, *others])
 

@@ -3,6 +3,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -197,43 +198,33 @@ class RowSparse(Optimizer):
             if param.grad is None or not param.grad.is_sparse:
                 params.append(param)
             # A table whose gradient has no row takes no step: its counter stays.
-            elif param in touched:
-                loan = self._gather(param, touched[param], group)
-                loans.append(loan)
-                params.append(loan.rows)
             elif self._touches_rows(param):
-                loan = self._copied(param, group)
+                loan = self._borrowed(param, touched.get(param), group)
                 loans.append(loan)
                 params.append(loan.rows)
         return params
 
-    def _copied(self, table: Tensor, group: dict[str, Any]) -> _Loan:
-        """Copy a table and its slots, where that is less than the touched rows are."""
+    def _borrowed(
+        self, table: Tensor, touched: _Touched | None, group: dict[str, Any]
+    ) -> _Loan:
+        """Copy the touched rows of a table and of its slots, or all where that is less."""
         grad: Any = table.grad
-        ids = grad._indices()[0]
-        counts = torch.zeros_like(table[:, 0], dtype=torch.bool)
-        counts = counts.index_fill(0, ids, True).unsqueeze(1)
-        rows = table.clone()
-        rows.grad = grad.to_dense()
-        if table in self.state:
-            self.state[rows] = {
-                name: slot.clone() if _is_like(slot, table) else slot
-                for name, slot in self.state[table].items()
-            }
-        return _Loan(table, counts, rows, group)
-
-    def _gather(self, table: Tensor, touched: _Touched, group: dict[str, Any]) -> _Loan:
-        """Copy the touched rows of a table and of its slots."""
-        ids, values = touched
-        # (n_ids, dimension), as the values are.
-        rows = table.index_select(0, ids)
+        if touched is None:
+            counts = torch.zeros(len(table), dtype=torch.bool, device=table.device)
+            counts = counts.index_fill(0, grad._indices()[0], True)
+            which = counts.view(-1, *[1] * (table.ndim - 1))
+            take, values = torch.clone, grad.to_dense()
+        else:
+            which, values = touched
+            take = partial(torch.index_select, dim=0, index=which)
+        rows = take(table)
         rows.grad = values
         if table in self.state:
             self.state[rows] = {
-                name: slot.index_select(0, ids) if _is_like(slot, table) else slot
+                name: take(slot) if _is_like(slot, table) else slot
                 for name, slot in self.state[table].items()
             }
-        return _Loan(table, ids, rows, group)
+        return _Loan(table, which, rows, group)
 
     def _touched_rows(self) -> dict[Tensor, _Touched]:
         """Return what the gradients of row tables hold, summed for equal ids."""

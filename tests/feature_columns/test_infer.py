@@ -538,8 +538,19 @@ def test_categories_of_a_table_are_one_column(model, tmp_path):
     )
     with pytest.raises(ValueError, match="Column 'flag' holds .*'yes'"):
         model.predict(X.assign(flag="yes"))
+    with pytest.raises(ValueError, match="'b' must be single categories, as in fit"):
+        model.predict({**by_key, "b": [["x", "y"]] * 300})
     with pytest.raises(ValueError, match="Column 'b' is not in X"):
         model.predict({key: X[key] for key in X.columns.drop("b")})
+
+
+def test_names_and_categories_of_joined_columns():
+    X = pd.DataFrame({"a": ["b_c", "x"] * 20, "a_b": ["c", "y"] * 20, "k": [True] * 40})
+    columns = LinearRegressor(max_iter=1).fit(X, np.arange(40)).feature_columns_
+    names = "a__a_b_c a__a_x a_b__a_b_c a_b__a_b_y k__k_True"
+    assert columns.get_feature_names_out().tolist() == names.split()
+    joined = columns.active[0]
+    assert joined.inverse([[1, 2, -1]]).tolist() == [["x", "c", None]]
 
 
 def test_many_numbers_beside_a_string_are_learned_as_many():

@@ -100,6 +100,14 @@ def test_all_rows_touched_is_the_dense_optimizer(name):
                 torch.testing.assert_close(ours[position][slot], value, rtol=0, atol=0)
 
 
+def test_a_table_of_one_dimension():
+    for ids in ([1, 3], [1, 3, 3] * 3):
+        table = torch.nn.Parameter(torch.ones(5))
+        table.grad = gradient(table, ids)
+        RowSparse(optim.Adam([table], lr=0.1)).step()
+        assert (table.detach() != 1).tolist() == [False, True, False, True, False]
+
+
 def test_adam_is_lazy():
     lr, beta1, beta2, eps = 0.1, 0.9, 0.999, 1e-8
     param = table(dtype=torch.float64)
