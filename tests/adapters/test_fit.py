@@ -416,7 +416,7 @@ def test_a_rare_class_may_be_held_out():
 
 def test_classes_whose_rows_weigh_nothing_are_classes():
     X, y = np.random.default_rng(0).normal(size=(90, 2)), np.repeat(["a", "b", "c"], 30)
-    for model in (DNNClassifier((8,), max_iter=20), LinearClassifier()):
+    for model in (DNNClassifier((8,), max_iter=40, random_state=0), LinearClassifier()):
         model.set_params(class_weight={"a": 1, "b": 1, "c": 1, "of another fold": 1})
         model.fit(X, y, sample_weight=y != "a")
         assert model.classes_.tolist() == ["a", "b", "c"]
