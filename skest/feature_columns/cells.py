@@ -24,6 +24,9 @@ from skest.core.texts import split_text
 
 Cells = np.ndarray | pd.Series
 
+#: What False and True are as categories.
+BOOLEANS = np.array(["False", "True"], dtype=object)
+
 # Floats hold every integer up to here, and not every one beyond.
 _EXACT_INTEGERS = 2.0**53
 _NUMBERS_AMONG_OBJECTS = ("integer", "floating", "mixed-integer-float", "decimal")
@@ -185,7 +188,7 @@ def _canonical(distinct: np.ndarray, key: Hashable, from_frame: bool) -> np.ndar
     kind = distinct.dtype.kind
     # TensorFlow's vocabularies are of strings or integers; strings say which is which.
     if kind == "b":
-        return np.array(["False", "True"], dtype=object)[distinct.astype(np.intp)]
+        return BOOLEANS[distinct.astype(np.intp)]
     if kind == "f" and from_frame:
         # Integers with gaps, which a DataFrame of NumPy types stores as floats.
         distinct = distinct.astype(np.float64)  # half precision has no such number

@@ -23,13 +23,12 @@ from skest.feature_columns.categorical import (
     check_kind,
     present_codes,
 )
-from skest.feature_columns.cells import Factorized, check_unicode
+from skest.feature_columns.cells import BOOLEANS, Factorized, check_unicode
 from skest.feature_columns.statistics import EmptyColumnError, summable
 from skest.feature_columns.table import Key, Table
 
 # Weights such as 0.1 are no exact numbers, so thirty of them are not quite 3.
 _ROUNDING = 1e-9
-_BOOLEANS = np.array(["False", "True"], dtype=object)
 #: Share of the rows that train what is said of new levels of numbers that name things.
 HIDDEN_RATE = 0.1
 
@@ -113,7 +112,7 @@ class VocabularyColumn(KeyedCategoricalColumn):
         cells = table.factorized(self.key, self.delimiter)
         # What databases, and files, write for booleans.
         if self.are_booleans and cells.are_integers and {*cells.distinct} <= {0, 1}:
-            cells = cells._replace(distinct=_BOOLEANS[cells.distinct])
+            cells = cells._replace(distinct=BOOLEANS[cells.distinct])
         self._check_cells(cells)
         return cells
 
