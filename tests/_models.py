@@ -169,3 +169,10 @@ def assert_same_checkpoint(a, b):
         for name in mine:
             assert mine[name].dtype == yours[name].dtype
             assert torch.equal(mine[name], yours[name]), name
+
+
+def single(estimator_class, **params):
+    """An estimator that trains one network once: no members, nothing held out."""
+    own = {"n_members": 1, "early_stopping": False, "random_state": 0} | params
+    names = estimator_class().get_params()
+    return estimator_class(**{k: v for k, v in own.items() if k in names})

@@ -23,6 +23,7 @@ from skest import (
 )
 from skest import feature_columns as fc
 from skest.exceptions import CheckpointMismatchError, NotFittedError
+from tests._models import single
 from tests.adapters.conftest import tf_settings
 
 OLD, NEW = "abcdef", "fedxbyc"
@@ -274,10 +275,10 @@ def test_numbers_of_a_table_may_come_and_go(model, names):
     X.loc[::9, "b"] = np.nan
     y = 2 * X["b"].fillna(0) + (X["s"] == "x")
     X["a"] *= 0.01  # so that it has no part in the predictions
-    old = model(random_state=0).fit(X[["a", "b", "s"]], y)
+    old = single(model).fit(X[["a", "b", "s"]], y)
     later = X[names].assign(b=X["b"] * 7)  # in another scale, which must not count
     rate = {"learning_rate": TINY, "l2_regularization_strength": 0}
-    new = model(random_state=1, max_steps=1, warm_start_from=old, early_stopping=False)
+    new = single(model, random_state=1, max_steps=1, warm_start_from=old)
     new.set_params(**{k: v for k, v in rate.items() if k in new.get_params()})
     new.fit(later, y)
     expected = old.predict(X[["a", "b", "s"]])

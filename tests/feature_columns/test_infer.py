@@ -19,6 +19,7 @@ from skest import (
 )
 from skest.feature_columns import LinearFeatures, infer_feature_columns
 from skest.feature_columns import choice as chosen
+from tests._models import single
 
 
 @pytest.mark.parametrize("kind", ["dense", "linear"])
@@ -175,7 +176,7 @@ def test_a_threshold_in_time_is_seen_and_exported(rng, tmp_path):
     when = pd.date_range("2020-01-01", periods=2_000, freq="11h")
     X = pd.DataFrame({"when": when, "other": rng.normal(size=2_000)})
     y = np.where(when.month == 7, 1.0, 0.0) + np.where(when.year > 2020, 2.0, 0.0)
-    model = DNNRegressor(max_iter=20, random_state=0).fit(X, y)
+    model = single(DNNRegressor, max_iter=20).fit(X, y)
     assert model.score(X, y) > 0.98
     assert "when_month_ple" in [c.name for c in model.feature_columns_.active]
     exported = export.load(model.export(tmp_path / "export")).predict(X)
@@ -188,7 +189,7 @@ def test_strings_of_whole_numbers_are_exported(rng, make, tmp_path):
     cells[[1, 2, 3, 4]] = None, "", " ", "  "
     X = pd.DataFrame({"code": cells, "other": rng.normal(size=600)})
     y = np.array([len(set(str(cell))) for cell in cells], dtype=float)
-    model = make(max_iter=3, random_state=0).fit(X, y)
+    model = single(make, max_iter=3).fit(X, y)
     others = ["7", "107.5", "1e-400", "1e-310", "1_20", "\N{FULLWIDTH DIGIT ONE}20"]
     new = pd.concat([X, X[:6].assign(code=others), X[:1].assign(code="\u0663")])
     for example in (None, X[:8]):
@@ -465,7 +466,7 @@ def test_dates_a_year_ahead():
         parts = {column.parse for column in inferred if hasattr(column, "parse")}
         # A month that no row is of would come as something that nobody has seen.
         assert parts - {"seconds", "weekday", "hour"} == seasons
-    model = DNNLinearCombinedRegressor(random_state=0).fit(X, y)
+    model = single(DNNLinearCombinedRegressor).fit(X, y)
     later = [model.predict(X.assign(when=X["when"] + Day(n))) for n in (7, 365, 9999)]
     assert np.abs(later[0] - y).mean() < 0.1
     assert np.abs(later[2] - y).mean() < 3
@@ -480,7 +481,7 @@ def test_numbers_of_a_mixed_table_are_one_column(model, tmp_path):
     X["small"] = rng.integers(0, 9, 300).astype(np.int16)
     X.loc[::7, "a"] = np.nan
     y = X["b"] + (X["numbers"] == "x") - X["a"].isna()
-    model = model(random_state=0).fit(X, y)
+    model = single(model).fit(X, y)
     assert model.score(X, y) > 0.95
     joined = model.feature_columns_.active[0]
     # "numbers" is a column of the table.
@@ -513,7 +514,7 @@ def test_categories_of_a_table_are_one_column(model, tmp_path):
     # No value of "gone" is in a row that counts.
     weight = np.append(np.ones(298), [0, 0])
     X["gone"] = np.where(weight > 0, None, ["p", "q"] * 150)
-    model = model(random_state=0).fit(X, y, sample_weight=weight)
+    model = single(model).fit(X, y, sample_weight=weight)
     assert model.score(X, y) > 0.95
     columns = model.feature_columns_ if hasattr(model, "feature_columns_") else None
     if columns is not None:

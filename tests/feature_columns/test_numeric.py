@@ -25,6 +25,7 @@ from skest.feature_columns import (
 )
 from skest.feature_columns.infer import infer_feature_columns, with_piecewise
 from skest.feature_columns.joined import with_feature_names
+from tests._models import single
 
 NAN = np.nan
 
@@ -315,12 +316,12 @@ def test_what_is_trained_on_is_never_cut_off():
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"a": np.sort(rng.uniform(0, 10, 1200)), "equal": 0.1})
     y = 3 * X["a"]
-    model = DNNRegressor((32,), random_state=0)
+    model = single(DNNRegressor, hidden_units=(32,))
     for start in [*range(0, 1200, 200)] * 20:
         model.partial_fit(X[start : start + 200], y[start : start + 200])
     assert r2_score(y, model.predict(X)) > 0.95
-    model = DNNRegressor((32,), max_iter=30, random_state=0, warm_start=True)
-    model.fit(X[:300], y[:300]).fit(X, y)
+    model.set_params(max_iter=30, warm_start=True)
+    model = clone(model).fit(X[:300], y[:300]).fit(X, y)
     assert r2_score(y, model.predict(X)) > 0.95
 
 
