@@ -118,7 +118,7 @@ class SkestEstimator(
         ----------
         X : array-like of shape (n_samples, n_features), DataFrame or dict of arrays
             Training data. A sparse matrix, also as one entry of a dict, is taken by
-            columns that are inferred, and is never made dense.
+            columns that are inferred.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Target values.
         sample_weight : array-like of shape (n_samples,), default=None

@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.cells import as_array, warn_of_merged
+from skest.feature_columns.matrix_parts import FEWEST_LEVELS, parts_of
 from skest.feature_columns.sources import (
     holds_floats,
     is_frame,
@@ -131,6 +132,22 @@ def holds_only_numbers(X: Any) -> bool:
         return True
     table = Table(X)
     return all(table.holds_numbers(k) and table.cells(k).ndim == 1 for k in table.keys)
+
+
+def holds_dummies(X: Any) -> bool:
+    """Tell whether a frame of numbers has categories, as `pandas.get_dummies` makes them.
+
+    Each is some booleans, of which one is True in each row.
+    """
+    if not is_frame(X):
+        return False
+    table = Table(X)
+    flags = [key for key in table.keys if table.cells(key).dtype == bool]
+    if len(flags) < FEWEST_LEVELS or not all(
+        key in flags or table.holds_numbers(key) for key in table.keys
+    ):
+        return False
+    return bool(parts_of(table.matrix(flags)).blocks)
 
 
 def has_empty_column(X: Any) -> bool:

@@ -18,6 +18,7 @@ from skest.adapters.features import (
     as_rows,
     count_samples,
     has_empty_column,
+    holds_dummies,
     holds_only_numbers,
     is_table,
     read_array,
@@ -295,8 +296,13 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         if not is_table(X):
             can_infer = self._column_parameters and not self._reads_sequences
             return not (can_infer and _is_mixed(X))
-        is_array = holds_only_numbers(X) and not self._needs_names
+        is_array = holds_only_numbers(X) or (self._is_deep and holds_dummies(X))
+        is_array = is_array and not self._needs_names
         return is_array and (self._reads_sequences or not has_empty_column(X))
+
+    @property
+    def _is_deep(self) -> bool:
+        return "dense" in self._column_parameters.values()
 
     @property
     def _reads_sequences(self) -> bool:

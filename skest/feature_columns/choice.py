@@ -4,6 +4,7 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,13 @@ from skest.feature_columns.categorical import (
 )
 from skest.feature_columns.cells import Cells, holds_numbers, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
+from skest.feature_columns.matrix_parts import (
+    FlagsColumn,
+    NumericPartColumn,
+    OneHotColumn,
+    Parts,
+    parts_of,
+)
 from skest.feature_columns.naming_numbers import are_names
 from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
@@ -39,7 +47,7 @@ from skest.feature_columns.sequence import (
     sequence_numeric_column,
     steps_of,
 )
-from skest.feature_columns.sparse_matrix import SparseMatrixColumn
+from skest.feature_columns.sparse_matrix import SparseMatrixColumn, stored_numbers
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.target_statistics import (
     target_ridge_column,
@@ -77,6 +85,8 @@ ROW_NUMBER_SHARE, FEWEST_ROW_NUMBERS = 0.7, 100
 #: With a smaller share of rows that differ, equal ones need not be repetitions. A
 #: bootstrap has .63, and where the smaller of two classes is repeated, it is .5 at least.
 MOST_REPEATED = 0.5
+#: In a matrix of more columns, those of two values are kept apart.
+MANY_COLUMNS = 64
 #: Length of the vectors of the columns of a sparse matrix, if it has so many.
 SPARSE_MATRIX_DIMENSION = 64
 # Not "3f", nor "2026".
@@ -136,17 +146,64 @@ def chosen_columns(
     return list(keys), columns
 
 
-def _sparse_matrix(table: Table, key: Key, kind: str) -> list[FeatureColumn]:
+def _sparse_matrix(
+    table: Table, key: Key, kind: str, dtype: str | None
+) -> list[FeatureColumn]:
     # Text in TF-IDF form, mostly: a dense layer behind a hundred thousand inputs would
     # be the whole model.
     matrix = SparseMatrixColumn(key)
     if kind == "linear":
         return [matrix]
-    dimension = min(table.sparse(key).shape[1], SPARSE_MATRIX_DIMENSION)
-    columns: list[FeatureColumn] = [embedding_column(matrix, dimension, combiner="sum")]
+    cells = stored_numbers(table, key)
+    parts = parts_of(cells)
+    columns = _of_parts(parts, table, key, cells, dtype)
+    if parts.is_all:
+        return columns
+    dimension = min(cells.shape[1], SPARSE_MATRIX_DIMENSION)
+    columns.append(embedding_column(matrix, dimension, combiner="sum"))
     if dimension == SPARSE_MATRIX_DIMENSION:  # the vectors do not hold all numbers
         columns.append(target_ridge_column(matrix))
     return columns
+
+
+def _of_parts(
+    parts: Parts, table: Table, key: Key, matrix: Any, dtype: str | None
+) -> list[FeatureColumn]:
+    """Return the columns of parts of a matrix."""
+    n_columns = matrix.shape[1]
+    found: list[FeatureColumn] = []
+    for name, make, elements in (
+        (str(key), NumericPartColumn, parts.numbers),
+        (f"{key}_flags", FlagsColumn, parts.flags),
+    ):
+        if len(elements):
+            part: Any = partial(
+                make,
+                source_key=key,
+                elements=elements.tolist(),
+                n_columns=n_columns,
+                feature_names=_names_in(key, elements),
+            )
+            # Of the width only the type and the shape count.
+            cells = np.empty((1, len(elements)), matrix.dtype)
+            found.append(_numeric(part, name, cells, dtype, "dense"))
+    for block in parts.blocks:
+        names = _names_in(key, block)
+        make_block: Any = partial(
+            OneHotColumn,
+            source_key=key,
+            elements=block.tolist(),
+            n_columns=n_columns,
+            thresholds=parts.thresholds[block].tolist(),
+            level_names=names,
+        )
+        name = f"{names[0]}_to_{names[-1]}"
+        found += _names(table, name, "dense", make_block)
+    return found
+
+
+def _names_in(key: Key, elements: np.ndarray) -> list[str]:
+    return [f"{key}{i}" for i in elements]
 
 
 def _holds_sequences(table: Table, key: Key) -> bool:
@@ -176,7 +233,7 @@ def _columns(
     """Return the columns of one raw column; none if there is nothing to learn from it."""
     # The order matters: numbers first, then what strings may be, and categories last.
     if table.holds_sparse(key):
-        return _sparse_matrix(table, key, kind)
+        return _sparse_matrix(table, key, kind, dtype)
     is_sequence = kind == "sequence"
     if _holds_numbers(table, key, is_sequence):
         if is_sequence:
@@ -195,6 +252,11 @@ def _columns(
         is_constant = values.ndim == 1 and _are_equal(values)
         if len(table.keys) > 1 and is_constant and not np.isinf(values).any():
             return left_out(key, "has the same value in each row")
+        if values.ndim == 2 and kind == "dense":
+            found = parts_of(values)
+            # A few flags need no column of their own.
+            if found.blocks or (len(found.flags) and values.shape[1] > MANY_COLUMNS):
+                return _of_parts(found, table, key, values, dtype)
         number = _numeric(numeric_column, key, values, dtype, kind)
         warn_of_calendar(key, values)
         if not _are_names(table, values):

@@ -81,6 +81,8 @@ def _of_one(column: Any, i: int, name: str) -> Any:
     if "indicated_" in state:
         one.indicated_ = np.zeros(int(i in one.indicated_), np.int64)
     if "feature_names" in state:
+        if "source_key" in state:
+            one.source_key = name
         one.key, one.shape, one.feature_names = name, (1,), [name]
     return one
 
@@ -100,7 +102,7 @@ def _line(name: str, columns: Sequence[Any]) -> Description:
 def _kind(column: Any, line: str | None = None) -> str:
     """Return what a column is, and over what, if that is not said by its line."""
     # "Numeric", also of one that reads a frame, or several columns.
-    name = re.sub("^Joined|(Frame)?Column$", "", type(column).__name__)
+    name = re.sub("^Joined|(Frame|Part)?Column$", "", type(column).__name__)
     words = re.findall("[A-Z][a-z]*", name)
     part = getattr(column, "parse", "").replace("_", " ")  # of a date
     kind = f"{' '.join(words).lower()} {part}".rstrip()

@@ -13,6 +13,7 @@ from skest.feature_columns.bucketized import bucketized_column
 from skest.feature_columns.choice import chosen_columns
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.joined import JoinedNumericColumn
+from skest.feature_columns.matrix_parts import NumericPartColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import piecewise_linear_column
 from skest.feature_columns.parsed import ParsedColumn
@@ -83,14 +84,21 @@ def infer_feature_columns(
       days, weeks etc., as the name says; others
       in each row of a column called "id"; no
       value; the same number or date in each row
-    sparse matrix                                numbers scaled to [-1, 1] times a vector
+    columns of a matrix, dense or sparse, side
+    by side, of which at most one is on in
+    each row:
+    - up to 10                                   numbers
+    - more                                       the category that was one-hot encoded
+    sparse matrix that is no encoded table       numbers scaled to [-1, 1] times a vector
                                                  for each column, from 64 columns on beside
                                                  `target_ridge_column`; never made dense
     ============================================ ========================================
 
-    An array of numbers becomes one column. So do, in an estimator, the numbers of a frame,
-    and its indicators or the categories of its linear model. For a linear model, numbers
-    are standardised, and categories stay as they are, with neither vectors nor statistics.
+    An array of numbers becomes one column, besides categories that were one-hot encoded,
+    and flags if it has more than 64 columns. So do, in an estimator, the numbers of a
+    frame, and its indicators or the categories of its linear model. For a linear model,
+    numbers are standardised, matrices stay as they are, and categories have neither
+    vectors nor statistics.
     A category that is the integer -1 counts as missing, with a warning.
 
     Whole numbers name things, such as shops, if labels of an estimator's ``fit`` say so:
@@ -166,7 +174,7 @@ def with_piecewise(columns: FeatureColumns) -> FeatureColumns:
     numbers and each part of a date, of fewer where there are many, and of none where there
     are very many.
     """
-    kinds = (NumericColumn, JoinedNumericColumn, ParsedColumn)
+    kinds = (NumericColumn, NumericPartColumn, JoinedNumericColumn, ParsedColumn)
     # Not of their subclasses: a sequence has steps, and no fixed number of elements.
     numbers = [column for column in columns.columns if type(column) in kinds]
     n_elements = sum(column.n_elements for column in numbers)

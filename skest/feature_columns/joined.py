@@ -4,9 +4,11 @@
 Of a hundred columns, each by itself, a step would take a hundred times as long.
 """
 
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 import numpy as np
@@ -16,8 +18,8 @@ from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureCo
 from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.columns import FeatureColumns, free_name
 from skest.feature_columns.dense import IndicatorColumn, indicator_column
+from skest.feature_columns.matrix_parts import NumericPartColumn, OneHotColumn
 from skest.feature_columns.numeric import NumericColumn
-from skest.feature_columns.numeric_vectors import PiecewiseLinearColumn
 from skest.feature_columns.statistics import EmptyColumnError
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import VocabularyListColumn
@@ -279,14 +281,27 @@ def with_feature_names(
     Parameters
     ----------
     columns : FeatureColumns
-        Not fitted; each numeric column among them reads the array as a whole.
+        Not fitted; each numeric column among them reads the array, or a part of it.
     feature_names : sequence of str
         Names of the columns of the frame.
     """
+    taken = {column.name for column in columns.columns}
+    keys: dict[Key, str] = {}
 
     def named(column: Any) -> Any:
-        if isinstance(column, PiecewiseLinearColumn):
-            return clone(column).set_params(source_column=named(column.source_column))
+        for inner in ("source_column", "categorical_column"):
+            if hasattr(column, inner):
+                changed = {inner: named(getattr(column, inner))}
+                return clone(column).set_params(**changed)
+        if isinstance(column, NumericPartColumn):
+            own = [feature_names[i] for i in column.elements]
+            return clone(column).set_params(feature_names=own)
+        if isinstance(column, OneHotColumn):
+            own = [feature_names[i] for i in column.elements]
+            # An embedding and statistics of one category have one name.
+            if column.key not in keys:
+                keys[column.key] = free_name(_name_of(own), taken | {*keys.values()})
+            return clone(column).set_params(key=keys[column.key], level_names=own)
         if isinstance(column, NumericColumn) and column.length_key is None:
             return NumericFrameColumn(
                 **column.get_params(deep=False), feature_names=list(feature_names)
@@ -294,3 +309,14 @@ def with_feature_names(
         return column
 
     return FeatureColumns([named(column) for column in columns.columns])
+
+
+def _name_of(levels: Sequence[str]) -> str:
+    """Return what the names of levels begin with, as "job" of "job_cook", "job_coach"."""
+    equal = takewhile(lambda letters: len({*letters}) == 1, zip(*levels, strict=False))
+    start = "".join(letters[0] for letters in equal)
+    found = _TO_LAST_SEPARATOR.match(start)
+    return found[0].rstrip("_=-. ") if found else levels[0]
+
+
+_TO_LAST_SEPARATOR = re.compile(r".*[^_=\-. ][_=\-. ]+")

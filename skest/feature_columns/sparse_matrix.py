@@ -21,7 +21,7 @@ class SparseMatrixColumn(CategoricalColumn):
     data. What a network learns for an id is multiplied by the number and summed over the
     row: a linear model computes X @ weights, an `embedding_column` with the combiner
     "sum" X @ vectors, and neither makes the matrix dense. `feature_columns=None` chooses
-    such columns for a sparse X.
+    such columns for a sparse X, such as words of texts.
 
     Encoded rows are padded to the longest one. An id and a number take 12 bytes, so a
     table takes 12 times the number of rows times the most numbers in a row, however few
@@ -81,7 +81,7 @@ class SparseMatrixColumn(CategoricalColumn):
         check_key(self.key, "SparseMatrixColumn")
 
     def _learn(self, table: Table) -> dict[str, Any]:
-        matrix = self._read(table)
+        matrix = stored_numbers(table, self.key)
         if table.weight is not None:
             # A row of weight 0 counts nowhere, not even by its largest number.
             matrix = matrix[np.flatnonzero(table.weight)]
@@ -89,19 +89,8 @@ class SparseMatrixColumn(CategoricalColumn):
         largest = abs(matrix).max(axis=0).toarray().ravel()
         return {"scale_": np.where(largest > 0, largest, 1).astype(np.float64)}
 
-    def _read(self, table: Table) -> scipy.sparse.csr_array:
-        matrix = table.sparse(self.key)
-        wrong = matrix.data[~np.isfinite(matrix.data)]
-        if wrong.size:
-            found = "NaN" if np.isnan(wrong[0]) else "infinity (inf)"
-            raise ValueError(
-                f"The sparse matrix {self.key!r} holds {found}, which is not allowed. "
-                "Replace it by a number; what is not stored counts as zero."
-            )
-        return matrix
-
     def _matrix(self, table: Table) -> scipy.sparse.csr_array:
-        matrix, scale = self._read(table), self._scale
+        matrix, scale = stored_numbers(table, self.key), self._scale
         if matrix.shape[1] != len(scale):
             raise ValueError(
                 f"The sparse matrix {self.key!r} has {matrix.shape[1]} features, but "
@@ -136,3 +125,16 @@ class SparseMatrixColumn(CategoricalColumn):
 
     def _categories_of(self, ids: np.ndarray) -> np.ndarray:
         return ids.astype(object)
+
+
+def stored_numbers(table: Table, key: Key) -> scipy.sparse.csr_array:
+    """Return a sparse matrix, or raise ValueError if not all of it is finite."""
+    matrix = table.sparse(key)
+    wrong = matrix.data[~np.isfinite(matrix.data)]
+    if wrong.size:
+        found = "NaN" if np.isnan(wrong[0]) else "infinity (inf)"
+        raise ValueError(
+            f"The sparse matrix {key!r} holds {found}, which is not allowed. "
+            "Replace it by a number; what is not stored counts as zero."
+        )
+    return matrix

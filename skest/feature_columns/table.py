@@ -268,6 +268,12 @@ class Table:
         ValueError
             If it is complex.
         """
+        # Parts of it are taken one by one.
+        if self.n_rows > _MOST_KEPT:
+            return self._read_sparse(key)
+        return self._once(("sparse", key), lambda: self._read_sparse(key))
+
+    def _read_sparse(self, key: Key) -> scipy.sparse.csr_array:
         if not self.holds_sparse(key):
             matrix = scipy.sparse.csr_array(np.atleast_2d(self.numbers(key)))
         else:

@@ -67,7 +67,8 @@ def test_embedding_is_a_product():
 def test_inference():
     (linear,) = infer_feature_columns(X, "linear").active
     assert isinstance(linear, SparseMatrixColumn)
-    (dense,) = infer_feature_columns(X).active
+    few = scipy.sparse.vstack([X, X * 0, X * 0])  # numbers in so many rows are few
+    (dense,) = infer_feature_columns(few).active
     assert (dense.name, dense.dimension, dense.combiner) == ("x_embedding", 4, "sum")
     wide = scipy.sparse.csr_array((2, 10**6))
     vectors, ridge = infer_feature_columns(wide).active

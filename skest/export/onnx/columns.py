@@ -6,7 +6,7 @@ the numbers are computed by the same operations in the same types. What a column
 in Python, such as infinity, has no defined result here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import singledispatch
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from skest.feature_columns import base, categorical, crossed, sequence
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.joined import JoinedCategoricalColumn, JoinedNumericColumn
+from skest.feature_columns.matrix_parts import NumericPartColumn, OneHotColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -206,6 +207,8 @@ def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
         several = [_floats(inputs.numbers(key)) for key in column.feature_keys]
         dtype = np.result_type(*(raw.dtype for raw in several))
         return concat([raw.cast(dtype) for raw in several], axis=1)
+    if isinstance(column, NumericPartColumn):
+        return _columns_of(inputs.numbers(column.source_key), column.elements)
     raw = inputs.numbers(column.key)
     if isinstance(column, ParsedColumn) and column.parse != "number":
         return where(
@@ -213,6 +216,10 @@ def _flat_cells(column: NumericColumn, inputs: Inputs) -> Value:
         )
     raw = _floats(raw)
     return raw.flatten() if len(column.cell_shape) > 1 else raw
+
+
+def _columns_of(matrix: Value, elements: Sequence[int]) -> Value:
+    return matrix.take(np.array(elements), axis=1)
 
 
 def _floats(raw: Value) -> Value:
@@ -364,6 +371,17 @@ def _(column: categorical.KeyedCategoricalColumn, inputs: Inputs) -> Ids:
         first = _positions(ids, 0).equals(0)
         ids = where(none & first, column.num_buckets - 1, ids)
     return Ids(ids, present, cells.width)
+
+
+@_ids.register
+def _(column: OneHotColumn, inputs: Inputs) -> Ids:
+    values = _columns_of(inputs.numbers(column.source_key), column.elements)
+    is_on = (values > np.asarray(column.thresholds, values.dtype)).cast(np.int64)
+    places = (is_on * np.arange(len(column.elements))).sum(1, keepdims=True)
+    is_one = is_on.sum(1, keepdims=True).equals(1)
+    places = where(is_one, places, len(column.elements))
+    ids = inputs.graph.constant(column._ids_of(column.levels)).take(places)
+    return Ids(ids, ids >= 0, 1)
 
 
 @_ids.register

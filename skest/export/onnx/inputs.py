@@ -21,6 +21,7 @@ from skest.feature_columns.joined import (
     JoinedNumericColumn,
     NumericFrameColumn,
 )
+from skest.feature_columns.matrix_parts import NumericPartColumn, OneHotColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -109,6 +110,9 @@ def _(column: NumericColumn) -> list[Demand]:
         return [Demand(column.key, True, dtype, (None, None, *inside))]
     if isinstance(column, ParsedColumn) and column.parse != "number":
         return [Demand(column.key, True, DATE, shape, may_miss)]
+    if isinstance(column, NumericPartColumn):
+        shape = (None, column.n_columns)
+        return [Demand(column.source_key, True, dtype, shape, may_miss)]
     if isinstance(column, JoinedNumericColumn):
         keys = column.feature_keys
         return [Demand(key, True, dtype, may_miss=may_miss) for key in keys]
@@ -153,6 +157,11 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
             takes_fractions=isinstance(column, NumberedVocabularyColumn),
         )
     ]
+
+
+@_demands.register
+def _(column: OneHotColumn) -> list[Demand]:
+    return [Demand(column.source_key, True, None, (None, column.n_columns))]
 
 
 @_demands.register
@@ -390,6 +399,8 @@ def _spec(
     numbers = [demand for demand in demanded if demand.is_number]
     categories = [demand for demand in demanded if not demand.is_number]
     names = next((demand.names for demand in demanded if demand.names), None)
+    # Whoever reads parts of a matrix does not know the names of all of it.
+    names = names or (None if form is None else form.names)
     no_number = np.nan if all(demand.may_miss for demand in numbers) else None
     if any(demand.dtype == DATE for demand in numbers):
         # One input has one type: microseconds are neither numbers of a user nor texts.

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of a matrix: its numbers, its flags, and what was one-hot encoded before.
+
+A pipeline hands its last step an array, in which the hundred levels of a category are a
+hundred numbers. A network learns far more of them as one category again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+
+from skest.feature_columns.cells import Factorized
+from skest.feature_columns.numeric import NumericColumn
+from skest.feature_columns.sparse_matrix import stored_numbers
+from skest.feature_columns.table import Key, Table
+from skest.feature_columns.vocabulary import VocabularyListColumn
+
+#: One-hot columns of fewer levels are flags: as a category they would be an indicator.
+FEWEST_LEVELS = 11
+#: The level of a row in which no column of a one-hot block is on, or several are.
+NO_LEVEL = "(none)"
+#: Columns of a sparse matrix that are numbers, and not mostly zero.
+DENSE_SHARE = 0.5
+#: So many other columns of a sparse matrix are made dense if it has one-hot blocks.
+FEW_COLUMNS = 64
+#: In so many rows two columns of a run would be on by chance, and never are.
+MANY_BY_CHANCE = 10
+
+
+def part_of(
+    table: Table, key: Key, elements: Sequence[int], names: Sequence[str]
+) -> np.ndarray:
+    """Return some columns of a matrix, dense; of a frame, the columns of these names."""
+    # A dictionary may have the columns by their names; an array of the fit has none.
+    if all(name in table for name in names):
+        return table.matrix(names)
+    if table.holds_sparse(key):
+        return stored_numbers(table, key)[:, elements].toarray()
+    return table.numbers(key)[:, elements]
+
+
+@dataclass(eq=False, repr=False)
+class NumericPartColumn(NumericColumn):
+    """Some columns of a matrix as a numeric column, called `key`.
+
+    Parameters
+    ----------
+    key, shape, default_value, dtype, normalizer, indicate_missing
+        As of `numeric_column`; `key` is the name only.
+    source_key : str
+        Key of the matrix, dense or sparse.
+    elements : sequence of int
+        Which of its columns.
+    n_columns : int
+        How many it has.
+    feature_names : sequence of str
+        Names of these columns in a frame.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.matrix_parts import NumericPartColumn
+    >>> part = {"elements": [0, 2], "n_columns": 3, "feature_names": ["x0", "x2"]}
+    >>> column = NumericPartColumn("numbers", 2, source_key="x", **part)
+    >>> column.transform(np.arange(6.0).reshape(2, 3))
+    array([[0., 2.],
+           [3., 5.]], dtype=float32)
+    """
+
+    _: KW_ONLY
+    source_key: Key
+    elements: Sequence[int]
+    n_columns: int
+    feature_names: Sequence[str]
+
+    takes_sparse = True
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Key of the matrix."""
+        return (self.source_key,)
+
+    @property
+    def _element_names(self) -> list[str]:
+        return [str(name) for name in self.feature_names]
+
+    def _element(self, i: int) -> str:
+        return f"Column {self.feature_names[i]!r}"
+
+    def _raw(self, table: Table) -> np.ndarray:
+        return part_of(table, self.source_key, self.elements, self.feature_names)
+
+
+class FlagsColumn(NumericPartColumn):
+    """Columns of a matrix that have two values each, beside which nothing is of use."""
+
+
+@dataclass(eq=False, repr=False)
+class OneHotColumn(VocabularyListColumn):
+    """Columns of a matrix of which one is on in each row, as the category that they were.
+
+    Parameters
+    ----------
+    key : str
+        Name of the column.
+    vocabulary_list, dtype, default_value, num_oov_buckets, min_frequency, \
+max_categories, delimiter, missing_bucket, unknown_rate
+        As of `categorical_column_with_vocabulary_list`.
+    source_key : str
+        Key of the matrix, dense or sparse.
+    elements : sequence of int
+        Which of its columns.
+    n_columns : int
+        How many it has.
+    thresholds : sequence of float
+        A column is on where it is greater.
+    level_names : sequence of str
+        Names of these columns in a frame, and so of the levels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.matrix_parts import OneHotColumn
+    >>> part = {"elements": [1, 2], "n_columns": 3, "thresholds": [0.5, 0.5]}
+    >>> column = OneHotColumn("color", source_key="x", level_names=["blue", "red"], **part)
+    >>> column.fit_transform(np.array([[7.0, 0.0, 1.0], [9.0, 1.0, 0.0]])).toarray()
+    array([[0., 1.],
+           [1., 0.]], dtype=float32)
+    """
+
+    _: KW_ONLY
+    source_key: Key
+    elements: Sequence[int]
+    n_columns: int
+    thresholds: Sequence[float]
+    level_names: Sequence[str]
+
+    takes_sparse = True
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Key of the matrix."""
+        return (self.source_key,)
+
+    @property
+    def levels(self) -> np.ndarray:
+        """Names of the levels, and behind them `NO_LEVEL`."""
+        return np.array([*self.level_names, NO_LEVEL], dtype=object)
+
+    def _cells(self, table: Table) -> Factorized:
+        values = part_of(table, self.source_key, self.elements, self.level_names)
+        # A number that is missing is no greater.
+        is_on = values > np.asarray(self.thresholds)
+        codes = np.where(
+            is_on.sum(axis=1) == 1, is_on.argmax(axis=1), len(self.elements)
+        )
+        return Factorized(codes, self.levels)
+
+
+class Parts(NamedTuple):
+    """Columns of a matrix by what they hold.
+
+    Attributes
+    ----------
+    numbers, flags : ndarray of int
+        Columns of many values, and of two.
+    blocks : list of ndarray of int
+        Columns of which one is on in each row, or none.
+    thresholds : ndarray of float64, shape (n_columns,)
+        In the middle between the two values.
+    is_all : bool
+        Whether these are all columns that tell anything.
+    """
+
+    numbers: np.ndarray
+    flags: np.ndarray
+    blocks: list[np.ndarray]
+    thresholds: np.ndarray
+    is_all: bool
+
+
+def parts_of(
+    matrix: np.ndarray | scipy.sparse.csr_array, fewest_levels: int = FEWEST_LEVELS
+) -> Parts:
+    """Look at the columns of a matrix.
+
+    Parameters
+    ----------
+    matrix : ndarray or CSR array of shape (n_rows, n_columns)
+        Numbers; NaN is missing.
+    fewest_levels : int, default=11
+        Blocks of fewer columns are flags.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.matrix_parts import parts_of
+    >>> matrix = np.c_[np.linspace(0, 1, 60), np.tile(np.eye(3), (20, 1))]
+    >>> parts = parts_of(matrix, 3)
+    >>> parts.numbers, parts.blocks
+    (array([0]), [array([1, 2, 3])])
+    """
+    ends_of = _ends if isinstance(matrix, np.ndarray) else _sparse_ends
+    low, high, has_two = ends_of(matrix)
+    thresholds = (low + high) / 2
+    blocks = _blocks(matrix, has_two, low == high, thresholds)
+    in_block = np.isin(np.arange(matrix.shape[1]), np.concatenate([[], *blocks]))
+    blocks = [block for block in blocks if len(block) >= fewest_levels]
+    # What is the same in each row tells nothing; a gap is equal to nothing.
+    rest = low != high
+    rest[np.concatenate([np.empty(0, np.intp), *blocks])] = False
+    is_all = True
+    if not isinstance(matrix, np.ndarray):
+        n_stored = np.bincount(matrix.indices, minlength=len(rest))
+        known = in_block | (n_stored >= DENSE_SHARE * matrix.shape[0])
+        # Of a matrix without a table in it, such as words of texts, nothing is dense.
+        if not known.any() or (rest & ~known).sum() > FEW_COLUMNS:
+            is_all, rest = False, rest & known
+    return Parts(
+        np.flatnonzero(rest & ~has_two),
+        np.flatnonzero(rest & has_two),
+        blocks,
+        thresholds,
+        is_all,
+    )
+
+
+def _ends(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return least and greatest number of columns, and which have no others.
+
+    Those of columns of more values are 0 and 1.
+    """
+    low = np.zeros(matrix.shape[1])
+    high, has_two = np.ones(len(low)), np.zeros(len(low), bool)
+    # The first rows tell of most columns that they have more.
+    places = np.arange(len(low))
+    for rows in (matrix[:100], matrix):
+        some = rows[:, places]
+        least, most = some.min(axis=0), some.max(axis=0)
+        are_two = ((some == least) | (some == most)).all(axis=0)
+        places, least, most = places[are_two], least[are_two], most[are_two]
+    low[places], high[places], has_two[places] = least, most, least < most
+    return low, high, has_two
+
+
+def _sparse_ends(
+    matrix: scipy.sparse.csr_array,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    low, high = (
+        end.toarray().ravel().astype(np.float64)
+        for end in (matrix.min(axis=0), matrix.max(axis=0))
+    )
+    # The numbers that are stored are not zero.
+    other = np.flatnonzero(matrix.data != high[matrix.indices])
+    has_two = (low == 0) & (high > 0)
+    has_two[matrix.indices[other]] = False
+    return low, high, has_two
+
+
+def _blocks(
+    matrix: Any, has_two: np.ndarray, is_same: np.ndarray, thresholds: np.ndarray
+) -> list[np.ndarray]:
+    """Return runs of columns of two values of which at most one is on in each row.
+
+    Between them may be columns that are the same in each row: of levels that none has.
+    """
+    n_rows = matrix.shape[0]
+    if not isinstance(matrix, np.ndarray):
+        matrix = matrix.tocsc()
+    n_on = np.zeros(len(has_two))
+    last_on = np.full(n_rows, -1)  # column that was on in a row
+    runs: list[tuple[int, int]] = []
+    begin = 0
+    for i in range(len(has_two)):
+        if is_same[i]:
+            continue
+        first = i + 1  # a number ends every run
+        if has_two[i]:
+            if isinstance(matrix, np.ndarray):
+                rows = np.flatnonzero(matrix[:, i] > thresholds[i])
+            else:
+                rows = matrix.indices[matrix.indptr[i] : matrix.indptr[i + 1]]
+            n_on[i] = len(rows)
+            # Behind the last column that is on with this one.
+            first = max(begin, last_on[rows].max() + 1)
+            last_on[rows] = i
+        if first > begin:
+            runs.append((begin, i))
+            begin = first
+    runs.append((begin, len(has_two)))
+    # How often two would be on if they were independent.
+    by_chance = [
+        (n_on[a:b].sum() ** 2 - np.square(n_on[a:b]).sum()) / (2 * n_rows)
+        for a, b in runs
+    ]
+    blocks: list[np.ndarray] = []
+    free = has_two.copy()
+    for place in np.argsort(by_chance)[::-1]:
+        a, b = runs[place]
+        if by_chance[place] >= MANY_BY_CHANCE and free[a:b][has_two[a:b]].all():
+            blocks.append(a + np.flatnonzero(has_two[a:b]))
+            free[a:b] = False
+    return sorted(blocks, key=lambda block: int(block[0]))
