@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skest.core.checks import ArgumentParser, text_of
+from skest.core.checks import ArgumentParser, needing, text_of
 from skest.core.files import explained, list_versions, write_file
 from skest.core.texts import NO_NUMBERS
 from skest.export.artifact import MANIFEST
@@ -86,8 +86,9 @@ def read_table(
 
     import pandas as pd
 
-    with explained(
-        f"{path!r} can't be read", "Give the path of a CSV or Parquet file."
+    with (
+        explained(f"{path!r} can't be read", "Give the path of a CSV or Parquet file."),
+        needing("pyarrow", "A Parquet file"),
     ):
         try:
             if path.lower().endswith(_PARQUET):
@@ -103,10 +104,6 @@ def read_table(
                 # Of rows that end with a separator, the first column became the index.
                 if table.shape[1] and table.iloc[:, -1].isna().all():
                     table = pd.read_csv(path, index_col=False, **options)
-        except ImportError:
-            raise ImportError(
-                "Parquet files need pyarrow. Install it by `pip install pyarrow`."
-            ) from None
         # Of pandas, pyarrow and UTF-8; the last three of compressed files.
         except (ValueError, OverflowError, EOFError, BadZipFile, zlib.error) as error:
             reason = str(error).strip().rstrip(".")

@@ -177,6 +177,35 @@ def check_input_fn(input_fn: Any, owner: str | None = None) -> None:
         )
 
 
+@contextlib.contextmanager
+def needing(packages: str, what: str) -> Iterator[None]:
+    """Say in an ImportError what the packages are for, and how to install them.
+
+    Parameters
+    ----------
+    packages : str
+        Names as ``pip`` takes them.
+    what : str
+        What needs them.
+
+    Examples
+    --------
+    >>> from skest.core.checks import needing
+    >>> with needing("tqdm", "A bar"):
+    ...     raise ImportError("No module named 'tqdm'")
+    Traceback (most recent call last):
+        ...
+    ImportError: A bar needs tqdm. Install with `pip install tqdm`.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"{what} needs {' and '.join(packages.split())}. Install with "
+            f"`pip install {packages}`."
+        ) from error
+
+
 def requires(function: Callable[..., Any], name: str) -> bool:
     """Tell whether a function has a parameter of that name and without a default.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from skest.config.cluster import secret_of_cluster
-from skest.core.checks import check_integer, check_positive
+from skest.core.checks import check_integer, check_positive, needing
 from skest.distributed.launch import environ_of
 from skest.distributed.task import run_script
 from skest.exceptions import PeerLostError, TaskFailedError
@@ -308,10 +308,6 @@ def _check(
 
 
 def _ray() -> Any:
-    try:
+    with needing("ray", "skest.distributed.ray"):
         import ray
-    except ImportError as error:
-        raise ImportError(
-            "skest.distributed.ray needs Ray. Install it with: pip install ray"
-        ) from error
     return ray

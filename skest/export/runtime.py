@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from skest.core.checks import needing
 from skest.exceptions import ArtifactError
 from skest.export.artifact import (
     MODEL,
@@ -284,13 +285,9 @@ def load(
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
     artifact = read_artifact(version_at(directory), verify, trusted_manifest_sha256)
-    try:
+    # No ArtifactError: nothing is wrong with the model then.
+    with needing("onnxruntime", "An exported model"):
         import onnxruntime
-    except ImportError:  # nothing is wrong with the model then
-        raise ImportError(
-            "Exported models run on ONNX Runtime. Install it by "
-            "`pip install onnxruntime`."
-        ) from None
     if trial:
         try_out(artifact, verify)
     model = Model(artifact, _session(onnxruntime, artifact, num_threads))

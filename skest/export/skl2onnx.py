@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 
+from skest.core.checks import needing
 from skest.exceptions import ExportError
 from skest.export.onnx.graph import OPSETS
 
@@ -53,13 +54,8 @@ def register(*classes: type) -> None:
     >>> [output.name for output in graph.graph.output]
     ['output_label', 'output_probability']
     """
-    try:
+    with needing("skl2onnx", "The conversion of a pipeline"):
         from skl2onnx import update_registered_converter
-    except ImportError as error:
-        raise ImportError(
-            "Pipelines are converted by the package skl2onnx; install it by "
-            "`pip install skl2onnx`."
-        ) from error
     for kind in classes or _own_classes():
         # skl2onnx itself asks for the other two.
         others = {"nocl": [False], "output_class_labels": [False]}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from skest.core.checks import FormerArguments
+from skest.core.checks import FormerArguments, needing
 from skest.hooks.base import Hook, Run, Timer, output_directory
 
 _logger = logging.getLogger("skest")
@@ -161,13 +161,9 @@ class ProgressBarHook(Hook):
 
     def begin(self, run: Run) -> None:
         """Draw an empty bar."""
-        try:
+        with needing("tqdm", "ProgressBarHook"):
             # Here, since it is an extra; `auto` draws widgets in notebooks.
             from tqdm.auto import tqdm
-        except ImportError:
-            raise ImportError(
-                "ProgressBarHook needs tqdm. Install it by `pip install tqdm`."
-            ) from None
         table, n_steps = run.table, self._n_steps
         if n_steps is None and table is not None and table.num_epochs is not None:
             n_steps = table.num_epochs * table.steps_per_epoch - table.n_skipped

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from skest.core.checks import needing
 from skest.inputs.array_dataset import take_rows
 from skest.inputs.input_context import InputContext
 
@@ -253,14 +254,10 @@ def import_arrow(what: str) -> Any:
     ImportError
         If it is not installed, with the command that does it.
     """
-    try:
+    with needing("pyarrow", what):
         import pyarrow
         import pyarrow.csv
         import pyarrow.dataset
-    except ImportError as error:
-        raise ImportError(
-            f"{what} needs pyarrow. Install it with: pip install pyarrow"
-        ) from error
     return pyarrow
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from skest.core.checks import needing
+
 OPSETS = {"": 18, "ai.onnx.ml": 2, "com.microsoft": 1}
 """Versions of the operator sets. Every ONNX Runtime from 1.17 on has them; networks of
 float32 run from 1.15 on."""
@@ -239,13 +241,8 @@ class Graph:
     """
 
     def __init__(self, name: str) -> None:
-        try:
+        with needing("onnx onnxruntime", "An ONNX graph"):
             import onnx.helper
-        except ImportError as error:
-            raise ImportError(
-                "An ONNX graph needs the package onnx; install it by "
-                "`pip install onnx onnxruntime`."
-            ) from error
         self.name = name
         self._make_node = onnx.helper.make_node
         self._nodes: list[Any] = []

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from skest.core.checks import needing
 from skest.exceptions import ExportError
 from skest.export.onnx.columns import EveryId, Ids, encode_all
 from skest.export.onnx.graph import OPSETS, Graph, Value
@@ -145,13 +146,8 @@ def traced(
     >>> [node.op_type for node in graph.nodes]
     ['Gemm', 'Tanh', 'Identity']
     """
-    try:
+    with needing("onnxscript", "Exporting a network of your own"):
         import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            "Exporting a network of your own needs the package onnxscript; install it by "
-            "`pip install onnxscript`."
-        ) from error
     name, is_bare = type(network).__name__, isinstance(given.encoded, Value)
     # A copy, since the look-ups in it are replaced.
     network, entries = copy.deepcopy(network).cpu(), dict(given.traceable)
