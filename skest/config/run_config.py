@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
-import numpy as np
-
 from skest.config.cluster import ClusterSpec, TaskConfig, task_from_env
 from skest.core.checks import (
     FormerArguments,
@@ -22,6 +20,7 @@ from skest.core.checks import (
     check_integer,
     check_not_negative,
     check_positive,
+    number_of,
 )
 from skest.core.files import check_is_local
 
@@ -258,14 +257,7 @@ class KeepBest:
 
     def check(self, metrics: Mapping[str, float]) -> None:
         """Raise ValueError if the metric is no number of the result of an evaluation."""
-        numbers = sorted(name for name, value in metrics.items() if np.ndim(value) == 0)
-        if self.metric not in numbers:
-            is_array = "it is an array, which has no best; numbers are"
-            found = is_array if self.metric in metrics else "the evaluation has only"
-            raise ValueError(
-                f"'metric' of KeepBest is {self.metric!r}, but {found} "
-                f"{', '.join(map(repr, numbers))}."
-            )
+        number_of(metrics, self.metric, "KeepBest")
 
     def ranked(self, results: Mapping[int, Mapping[str, float]]) -> list[int]:
         """Return the steps of some results, best first; at a tie the earlier one.

@@ -123,6 +123,25 @@ def check_directory_name(value: Any, name: str, owner: str) -> None:
         )
 
 
+def number_of(result: Mapping[str, Any], metric: str, owner: str) -> float:
+    """Return a metric of an evaluation by which results are compared.
+
+    Raises
+    ------
+    ValueError
+        If the evaluation has no such metric, or it is an array, as a confusion matrix.
+    """
+    numbers = sorted(name for name, value in result.items() if np.ndim(value) == 0)
+    if metric not in numbers:
+        is_array = "it is an array, which has no order; numbers are"
+        found = is_array if metric in result else "there is only"
+        raise ValueError(
+            f"{owner} compares the {metric!r} of evaluations, but {found} "
+            f"{', '.join(map(repr, numbers))}. Pass another 'metric'."
+        )
+    return result[metric]
+
+
 T = TypeVar("T")
 Several: TypeAlias = Iterable[T] | T | None
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-import numpy as np
-
 from skest.core.checks import (
     FormerArguments,
     check_choice,
     check_directory_name,
     check_integer,
+    number_of,
 )
 from skest.core.files import list_versions, remove_old_versions
 from skest.export.writer import Assets, check_format
@@ -354,23 +353,10 @@ def _is_better(
     metric: str, mode: str, best: Mapping[str, float], current: Mapping[str, float]
 ) -> bool:
     # What the present result lacks is told first: an older one may be of another program.
-    new, old = _value(metric, current), _value(metric, best)
+    new, old = (number_of(r, metric, "BestExporter") for r in (current, best))
     is_better = new < old if mode == "min" else new > old
     # No comparison with NaN holds: without this, a first NaN would stay the best.
     return is_better or (math.isnan(old) and not math.isnan(new))
-
-
-def _value(metric: str, result: Mapping[str, float]) -> float:
-    # A confusion matrix, for one, is a metric that nothing can be best of.
-    numbers = [name for name, value in result.items() if np.ndim(value) == 0]
-    if metric not in numbers:
-        is_array = "it is an array, which has no order; numbers are"
-        found = is_array if metric in result else "there is only"
-        raise ValueError(
-            f"BestExporter compares the {metric!r} of evaluations, but {found} "
-            f"{', '.join(map(repr, numbers))}. Pass another 'metric' or 'compare_fn'."
-        )
-    return result[metric]
 
 
 def _best_result(base: Path) -> Result | None:

@@ -290,7 +290,9 @@ def test_training_keeps_the_best_checkpoint(tmp_path):
     evaluated = estimator.evaluate(table_fn(), checkpoint_path=path)
     assert evaluated["mean"] == results[best]["mean"]
     assert estimator.best_checkpoint(KeepBest()) in (path, tmp_path / "ckpt-30")
-    with pytest.raises(ValueError, match="is 'auc', but the evaluation has only 'gl"):
+    with pytest.raises(
+        ValueError, match="the 'auc' of evaluations, but there is only 'gl"
+    ):
         estimator.best_checkpoint(KeepBest(metric="auc"))
     assert Estimator(model_fn).best_checkpoint() is None
 

@@ -203,7 +203,9 @@ def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
     with pytest.raises(ValueError, match="'by', but the evaluations .* Arrays .* rec"):
         estimator.train(ENDLESS, [by_array], steps=1)
     config = RunConfig(keep_best=KeepBest(1, "by"))
-    with pytest.raises(ValueError, match="'by', but it is an array, .* 'global"):
+    with pytest.raises(
+        ValueError, match="'by' of evaluations, but it is an array, .* 'global"
+    ):
         Estimator(with_array, tmp_path, config).evaluate(EVAL)
     shutil.rmtree(tmp_path / "export")
     with pytest.raises(ValueError, match="compares the 'by' .* is an array, .* 'mean'"):
