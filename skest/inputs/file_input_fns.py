@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from glob import glob, has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from skest.core.checks import check_integer, former_arguments
 from skest.core.files import check_is_local, explained
@@ -202,26 +202,27 @@ def csv_input_fn(
             f"'encoding' is {encoding!r}, which is none of texts. Use a name such as "
             "'utf-8', 'latin-1' or 'utf-16'."
         ) from None
-    files = _find(paths)
+    files = [_CsvFile(path, delimiter, encoding) for path in _find(paths)]
     given = _arrow_types(pa, column_types)
     # What else there is may be written as it likes.
     used = None
     if columns is not None:
         used = {*_names(columns, "columns"), *_names(label, "label")}
-    schemas = [_csv_types(pa, file, delimiter, encoding, given, used) for file in files]
+    schemas = [file.types(given, used) for file in files]
+    names = [file.path for file in files]
     unknown = [name for name in given if not any(name in types for types in schemas)]
     if unknown:
         raise _no_such_column(
-            unknown[0], schemas[0], f"{files[0]!r}", "'column_types': "
+            unknown[0], schemas[0], repr(names[0]), "'column_types': "
         )
     # How many rows a CSV file has is known when it is read.
     reads = [
-        (partial(_read_csv, file, delimiter, encoding, list(types)[-1]), None)
+        (partial(file.read, list(types)[-1]), None)
         for file, types in zip(files, schemas, strict=True)
     ]
     return _input_fn(
         "csv_input_fn",
-        files,
+        names,
         schemas,
         reads,
         "file",
@@ -473,112 +474,100 @@ def _read_parquet(
         raise ValueError(f"{fragment.path!r} can't be read: {error}.") from error
 
 
-def _open_csv(
-    pa: Any, path: str, delimiter: str, encoding: str, **conversion: Any
-) -> Any:
-    return pa.csv.open_csv(
-        path,
-        read_options=pa.csv.ReadOptions(encoding=encoding),
-        parse_options=pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-        # As `pandas.read_csv`: a model meets files that were read by either.
-        convert_options=pa.csv.ConvertOptions(
-            null_values=[*pa.csv.ConvertOptions().null_values, "None", "<NA>"],
-            strings_can_be_null=True,
-            **conversion,
-        ),
-    )
+class _CsvFile(NamedTuple):
+    """A CSV file, and how it is written."""
 
+    path: str
+    delimiter: str
+    encoding: str
 
-def _csv_types(
-    pa: Any,
-    file: str,
-    delimiter: str,
-    encoding: str,
-    given: dict[str, Any],
-    used: set[str] | None,
-) -> dict[str, Any]:
-    """Return the types that the columns of a file seem to have, or are given."""
-    try:
-        with (
-            _told_by_file(file),
-            _open_csv(pa, file, delimiter, encoding, column_types=given) as csv,
-        ):
-            names, types = csv.schema.names, csv.schema.types
-    except UnicodeDecodeError:
-        raise _otherwise_written(f"The header of {file!r}", encoding) from None
-    except ValueError as error:
-        raise _unreadable(file, error) from error
-    for i, (name, kind) in enumerate(zip(names, types, strict=True)):
-        if used is not None and name not in used:
-            continue
-        if name in names[:i]:
-            raise ValueError(
-                f"{file!r} has two columns {name!r}. Give one of them another name."
-            )
-        if pa.types.is_binary(kind) and name not in given:
-            raise _otherwise_written(f"Column {name!r} of {file!r}", encoding)
-    return dict(zip(names, types, strict=True))
-
-
-def _otherwise_written(what: str, encoding: str) -> ValueError:
-    return ValueError(
-        f"{what} is not written as {encoding}. Say how it is, for example "
-        "encoding='latin-1'."
-    )
-
-
-def _read_csv(
-    path: str,
-    delimiter: str,
-    encoding: str,
-    last: str,
-    columns: list[str],
-    n_rows: int,
-    *,
-    types: dict[str, Any],
-) -> Iterator[Any]:
-    """Yield record batches of a file, a block at a time.
-
-    A scan of a dataset would read on until a gibibyte waits for a slow consumer.
-    """
-    pa = import_arrow("csv_input_fn")  # in this process, which may be a worker
-    wanted = {name: types[name] for name in columns}
-    read = {last: pa.binary(), **wanted}
-    n_read, cell = 0, None
-    try:
-        with (
-            _told_by_file(path),
-            _open_csv(
-                pa,
-                path,
-                delimiter,
-                encoding,
-                column_types=read,
-                include_columns=list(read),
-            ) as csv,
-        ):
-            for block in csv:
-                n_read += block.num_rows
-                cell = block[last][-1].as_py() if block.num_rows else cell
-                block = block.select(columns)
-                for start in range(0, block.num_rows, n_rows):
-                    yield block.slice(start, n_rows)
-            text = cell.decode(errors="replace") if type(cell) is bytes else str(cell)
-            is_line = not {"\n", "\r"} & set(text)
-            is_closed = is_line or _ends_with_quote(pa, path)
-    except ValueError as error:
-        raise ValueError(
-            f"{path!r} can't be read: {error}. If a column has another type than it "
-            "seemed, name it in 'column_types' of csv_input_fn; if the file is not "
-            f"{encoding}, its 'encoding'."
-        ) from error
-    # Arrow takes all that follows for one cell, the last, without a word.
-    if not is_closed:
-        raise ValueError(
-            f"{path!r} can't be read: a quoted cell of column {last!r} in row {n_read}, "
-            f"{text[:20]!r}..., is never closed, and swallows all rows behind it. "
-            "Mend the quote, or leave the file out."
+    def open(self, **conversion: Any) -> Any:
+        """Return a reader of record batches."""
+        csv = import_arrow("csv_input_fn").csv  # in this process, which may be a worker
+        return csv.open_csv(
+            self.path,
+            read_options=csv.ReadOptions(encoding=self.encoding),
+            parse_options=csv.ParseOptions(
+                delimiter=self.delimiter, newlines_in_values=True
+            ),
+            # As `pandas.read_csv`: a model meets files that were read by either.
+            convert_options=csv.ConvertOptions(
+                null_values=[*csv.ConvertOptions().null_values, "None", "<NA>"],
+                strings_can_be_null=True,
+                **conversion,
+            ),
         )
+
+    def types(self, given: dict[str, Any], used: set[str] | None) -> dict[str, Any]:
+        """Return the types that the columns seem to have, or are given."""
+        from pyarrow.types import is_binary
+
+        try:
+            with _told_by_file(self.path), self.open(column_types=given) as csv:
+                names, types = csv.schema.names, csv.schema.types
+        except UnicodeDecodeError:
+            raise self._otherwise_written("The header") from None
+        except ValueError as error:
+            raise _unreadable(self.path, error) from error
+        for i, (name, kind) in enumerate(zip(names, types, strict=True)):
+            if used is not None and name not in used:
+                continue
+            if name in names[:i]:
+                raise ValueError(
+                    f"{self.path!r} has two columns {name!r}. Give one of them another "
+                    "name."
+                )
+            if is_binary(kind) and name not in given:
+                raise self._otherwise_written(f"Column {name!r}")
+        return dict(zip(names, types, strict=True))
+
+    def _otherwise_written(self, what: str) -> ValueError:
+        return ValueError(
+            f"{what} of {self.path!r} is not written as {self.encoding}. Say how it is, "
+            "for example encoding='latin-1'."
+        )
+
+    def read(
+        self, last: str, columns: list[str], n_rows: int, *, types: dict[str, Any]
+    ) -> Iterator[Any]:
+        """Yield record batches, a block at a time.
+
+        A scan of a dataset would read on until a gibibyte waits for a slow consumer.
+        """
+        import pyarrow as pa
+
+        wanted = {name: types[name] for name in columns}
+        read = {last: pa.binary(), **wanted}
+        n_read, cell = 0, None
+        try:
+            with (
+                _told_by_file(self.path),
+                self.open(column_types=read, include_columns=list(read)) as csv,
+            ):
+                for block in csv:
+                    n_read += block.num_rows
+                    cell = block[last][-1].as_py() if block.num_rows else cell
+                    block = block.select(columns)
+                    for start in range(0, block.num_rows, n_rows):
+                        yield block.slice(start, n_rows)
+                text = (
+                    cell.decode(errors="replace") if type(cell) is bytes else str(cell)
+                )
+                is_line = not {"\n", "\r"} & set(text)
+                is_closed = is_line or _ends_with_quote(pa, self.path)
+        except ValueError as error:
+            raise ValueError(
+                f"{self.path!r} can't be read: {error}. If a column has another type than "
+                "it seemed, name it in 'column_types' of csv_input_fn; if the file is not "
+                f"{self.encoding}, its 'encoding'."
+            ) from error
+        # Arrow takes all that follows for one cell, the last, without a word.
+        if not is_closed:
+            raise ValueError(
+                f"{self.path!r} can't be read: a quoted cell of column {last!r} in row "
+                f"{n_read}, {text[:20]!r}..., is never closed, and swallows all rows "
+                "behind it. Mend the quote, or leave the file out."
+            )
 
 
 def _ends_with_quote(pa: Any, path: str) -> bool:
