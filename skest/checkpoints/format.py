@@ -212,21 +212,16 @@ def _read(path: Path) -> Checkpoint:
     if state["format"] != FORMAT:
         raise ValueError(f"its format is {state['format']!r}, not {FORMAT!r}")
     _check_sum(STATE, crc32_of(state), state.pop(CHECKSUM))
-    tensors = {kind: _tensors(path, state, kind) for kind in TENSOR_FILES}
+    tensors = {}
+    for kind, name in TENSOR_FILES.items():
+        _check_sum(name, checksum(path / name), state["files"][name])
+        tensors[kind] = read_tensors(path / name)
     return Checkpoint(
-        global_step=int(state["global_step"]),
-        variables=tensors["variables"],
-        optimizer=tensors["optimizer"],
+        int(state["global_step"]),
+        **tensors,
         scalars=state["scalars"],
         input_position=state.get("input_position"),
     )
-
-
-def _tensors(path: Path, state: dict[str, Any], kind: str) -> dict[str, Tensor]:
-    """Return the variables, or the tensors of optimizers, by name."""
-    name = TENSOR_FILES[kind]
-    _check_sum(name, checksum(path / name), state["files"][name])
-    return read_tensors(path / name)
 
 
 def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
@@ -234,14 +229,13 @@ def write_checkpoint(checkpoint: Checkpoint, directory: Path) -> None:
 
     Its tensors may be anything that is read in blocks of rows.
     """
-    tensors = {"variables": checkpoint.variables, "optimizer": checkpoint.optimizer}
     state = {
         "format": FORMAT,
         "global_step": checkpoint.global_step,
         "scalars": checkpoint.scalars,
         "input_position": checkpoint.input_position,
         "files": {
-            name: write_in_blocks(tensors[kind], directory / name)
+            name: write_in_blocks(getattr(checkpoint, kind), directory / name)
             for kind, name in TENSOR_FILES.items()
         },
     }

@@ -255,8 +255,7 @@ class ArrayDataset:
         if self._shares is None and not self.shuffle:
             return None
         # Of the seed and the number of the epoch alone: a resumed training jumps to it.
-        entropy = np.random.SeedSequence(self._entropy, spawn_key=(epoch,))
-        generator = np.random.Generator(np.random.PCG64(entropy))
+        generator = np.random.default_rng(seed_sequence(self._entropy, epoch))
         if self._shares is None:
             return generator.permutation(self.n_rows)
         # By the inverse of the distribution function: np.random.choice checks and

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from skest.core.checks import needing
+from skest.core.random import seed_sequence
 from skest.inputs.array_dataset import take_rows
 from skest.inputs.input_context import InputContext
 
@@ -173,9 +174,7 @@ class FileBatches:
         import pyarrow as pa
 
         # Of the seed and the number of the epoch alone: a resumed training jumps to it.
-        rng = np.random.default_rng(
-            np.random.SeedSequence(self.seed, spawn_key=(epoch,))
-        )
+        rng = np.random.default_rng(seed_sequence(self.seed, epoch))
         # As tf.data's shuffle: a buffer, so that memory has a bound whatever the size
         # of the files.
         # Rows; at least a batch must be there before one is made.

@@ -148,15 +148,13 @@ class EveryNth(Sampler[Any]):
 
     def __init__(self, sampler: Any, context: InputContext) -> None:
         self.sampler = sampler
-        self._context = context
+        self._first, self._n = context.input_pipeline_id, context.num_input_pipelines
 
     def __iter__(self) -> Iterator[Any]:
-        n, index = self._context.num_input_pipelines, self._context.input_pipeline_id
-        return islice(iter(self.sampler), index, None, n)
+        return islice(iter(self.sampler), self._first, None, self._n)
 
     def __len__(self) -> int:
-        n, index = self._context.num_input_pipelines, self._context.input_pipeline_id
-        return len(range(index, len(self.sampler), n))
+        return len(range(self._first, len(self.sampler), self._n))
 
 
 def shard_loader(

@@ -453,21 +453,18 @@ def _read(source: Any, skip: int, epochs: Sequence[int]) -> Iterator[Any]:
         if isinstance(source, Resumable):
             # It may jump where `islice` would go through all.
             source, skip = source.resumed(skip, source.seeds), 0
-        iterator = _opened(source() if callable(source) else source)
+        elements = source() if callable(source) else source
+        if not isinstance(elements, Iterable):
+            raise TypeError(
+                "The function that is the 'source' of a Pipeline must return an iterable; "
+                f"got {type(elements).__name__}."
+            )
+        iterator: Any = iter(elements)
         try:
             yield from islice(iterator, skip, None)
         finally:
             if hasattr(iterator, "close"):  # a generator: leave its contexts now
                 iterator.close()
-
-
-def _opened(elements: Any) -> Any:
-    if not isinstance(elements, Iterable):
-        raise TypeError(
-            "The function that is the 'source' of a Pipeline must return an iterable; "
-            f"got {type(elements).__name__}."
-        )
-    return iter(elements)
 
 
 def _seeds_of(source: Any) -> list[int]:

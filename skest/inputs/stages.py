@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from skest.core.random import seed_sequence
 from skest.feature_columns.cells import as_array
 from skest.inputs.array_dataset import check_same_rows, count_rows
 
@@ -85,7 +86,7 @@ class Shuffle(Stage):
     def _drawn(self, before: Iterator[Any], epochs: Epochs) -> Iterator[Any]:
         # One stream for each pass of each `repeat`: a resumed training jumps into the
         # middle.
-        rng = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=epochs))
+        rng = np.random.default_rng(seed_sequence(self.seed, *epochs))
         buffer = list(islice(before, self.buffer_size))
         for element in before:
             i = int(rng.integers(len(buffer)))
