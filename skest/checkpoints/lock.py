@@ -104,7 +104,16 @@ def _acquire(lock: Any, model_dir: Path) -> None:
         lock.acquire(timeout=0)
     except Timeout:
         owner = _owner(model_dir / _OWNER)
-        raise ModelDirInUseError(_describe_owner(model_dir, owner)) from None
+        where = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
+        # Also numbers of processes on other machines may be this one's.
+        if [owner.get("pid"), owner.get("host")] == [os.getpid(), socket.gethostname()]:
+            where = "another call in this process"
+        since = f" since {owner['since']}" if "since" in owner else ""
+        raise ModelDirInUseError(
+            f"'model_dir' {str(model_dir)!r} is being trained in by {where}{since}. Two "
+            "trainings would overwrite each other's checkpoints: wait for the other one, "
+            "end it, or use another model_dir."
+        ) from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise
@@ -121,16 +130,3 @@ def _owner(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return owner if isinstance(owner, dict) else {}
-
-
-def _describe_owner(model_dir: Path, owner: dict[str, Any]) -> str:
-    where = f"process {owner.get('pid', '?')} on {owner.get('host', '?')}"
-    if owner.get("pid") == os.getpid() and owner.get("host") == socket.gethostname():
-        # Also numbers of processes on other machines may be this one's.
-        where = "another call in this process"
-    since = f" since {owner['since']}" if "since" in owner else ""
-    return (
-        f"'model_dir' {str(model_dir)!r} is being trained in by {where}{since}. Two "
-        "trainings would overwrite each other's checkpoints: wait for the other one, end "
-        "it, or use another model_dir."
-    )

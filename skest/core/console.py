@@ -36,7 +36,22 @@ def stopping_on_interrupt(
     request_stop : callable
         Called with `INTERRUPTED`. It may raise KeyboardInterrupt.
     """
-    return _answering(_AskToStop(request_stop))
+    owner = os.getpid()
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        # Ctrl-C also goes to processes that were forked to load data. They stay, so that
+        # the step can be finished, and end with this one.
+        if os.getpid() != owner:
+            return
+        # Before the request, which may raise: the next one is Python's.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        request_stop(INTERRUPTED)
+        _logger.warning(
+            "Ctrl-C: training stops after this step and saves a checkpoint; press it "
+            "again to stop at once."
+        )
+
+    return _answering(ask)
 
 
 def raising_on_interrupt() -> AbstractContextManager[None]:
@@ -60,27 +75,6 @@ def _answering(handler: Callable[[int, FrameType | None], None]) -> Iterator[Non
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-class _AskToStop:
-    """Answers one Ctrl-C, and leaves the next one to Python."""
-
-    def __init__(self, request_stop: Callable[[str], None]) -> None:
-        self._request_stop = request_stop
-        self._owner = os.getpid()
-
-    def __call__(self, signum: int, frame: FrameType | None) -> None:
-        # Ctrl-C also goes to processes that were forked to load data. They stay, so that
-        # the step can be finished, and end with this one.
-        if os.getpid() != self._owner:
-            return
-        # Before the request, which may raise.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._request_stop(INTERRUPTED)
-        _logger.warning(
-            "Ctrl-C: training stops after this step and saves a checkpoint; press it "
-            "again to stop at once."
-        )
 
 
 def _raise(signum: int, frame: FrameType | None) -> NoReturn:

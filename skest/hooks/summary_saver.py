@@ -4,6 +4,7 @@
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -224,13 +225,9 @@ def learning_rates(spec: EstimatorSpec) -> dict[str, float]:
 def _common_module(paths: list[str]) -> str:
     """Return the path of the innermost module that has all variables."""
     # Without the name of the parameter itself.
-    parts = [path.split(".")[:-1] for path in paths]
-    shared = []
-    for names in zip(*parts, strict=False):
-        if len(set(names)) > 1:
-            break
-        shared.append(names[0])
-    return "/".join(shared)
+    parts = zip(*[path.split(".")[:-1] for path in paths], strict=False)
+    shared = takewhile(lambda names: len(set(names)) == 1, parts)
+    return "/".join(names[0] for names in shared)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ As in `skest.export.onnx.columns`, the operations and their types are those of t
 
 import operator
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +54,9 @@ def n_reached(values: Value, ends: NDArray[Any]) -> Value:
     (['Unsqueeze', 'Less', 'Not', 'Cast', 'ReduceSum', 'Identity'], dtype('int64'))
     """
     n_ends = ends.shape[-1]
-    n_levels, n_parts = _shape_of_tree(n_ends)
+    # How many levels the tree has, and into how many parts each divides.
+    n_levels = next(n for n in count(1) if _MOST_AT_ONCE**n > n_ends)
+    n_parts = next(n for n in count(1) if n**n_levels > n_ends)
     compared = n_parts - 1
     each = values.unsqueeze(-1)
     found: Any = None
@@ -79,17 +82,6 @@ def n_reached(values: Value, ends: NDArray[Any]) -> Value:
     if n_parts**n_levels - 1 > n_ends:
         found = found.minimum(n_ends)
     return found
-
-
-def _shape_of_tree(n_ends: int) -> tuple[int, int]:
-    """Return how many levels a tree has, and into how many parts each divides."""
-    n_levels = 1
-    while _MOST_AT_ONCE**n_levels <= n_ends:
-        n_levels += 1
-    n_parts = 1
-    while n_parts**n_levels <= n_ends:
-        n_parts += 1
-    return n_levels, n_parts
 
 
 def _quantiles(maps: list[UniformMap], values: Value) -> Value:
