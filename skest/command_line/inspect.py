@@ -8,7 +8,7 @@ from typing import Any
 from skest.command_line import tables
 from skest.core.console import text_table
 from skest.core.files import list_versions
-from skest.export.artifact import described_type
+from skest.export.artifact import described_type, versions_at
 from skest.export.runtime import load
 
 # What a command says: of people, and of JSON.
@@ -39,7 +39,7 @@ def _inspected(path: Path) -> _Answer:
     if (path / tables.MODEL).exists():
         # Its report alone is read: unpickling a model may run any code.
         return _model(path)
-    if tables.is_export(path):
+    if versions_at(path):
         return _export(path)
     from skest.checkpoints.format import is_checkpoint  # PyTorch takes a second
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from skest.command_line import tables
+from skest.export.artifact import versions_at
 from skest.export.runtime import load
 
 
@@ -113,7 +114,7 @@ def _answers_of(
 
     And which columns the table must have as strings.
     """
-    if tables.is_export(Path(directory)):
+    if versions_at(Path(directory)):
         exported = load(directory)
 
         def answers_of_export(table: pd.DataFrame) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from skest.core.checks import ArgumentParser, needing, text_of
-from skest.core.files import explained, list_versions, write_file
+from skest.core.files import explained, write_file
 from skest.core.texts import NO_NUMBERS
-from skest.export.artifact import MANIFEST
+from skest.export.artifact import versions_at
 
 if TYPE_CHECKING:  # what tells of an export needs neither pandas nor joblib
     import pandas as pd
@@ -189,11 +189,6 @@ def numbers_of(column: "pd.Series", option: str) -> "pd.Series":
         ) from None
 
 
-def is_export(path: Path) -> bool:
-    """Tell whether a directory holds an exported model, or versions of one."""
-    return (path / MANIFEST).exists() or bool(list_versions(path))
-
-
 def load_model(directory: str) -> tuple[Any, dict[str, Any]]:
     """Return a model that ``skest train`` has saved, and its report.
 
@@ -223,7 +218,7 @@ def load_report(directory: str) -> dict[str, Any]:
     It runs no code of the model. Errors are those of `load_model`.
     """
     path = Path(directory)
-    if is_export(path):
+    if versions_at(path):
         raise ValueError(
             f"{directory!r} is an export, which `skest predict`, `inspect` and `serve` "
             "take. Give the model that it was made of, which `skest train` has written."

@@ -302,13 +302,10 @@ def latest(base: str | os.PathLike[str]) -> Path:
     return versions[-1]
 
 
-def version_at(path: str | os.PathLike[str]) -> Path:
-    """Return the directory of a version: `path` itself, or of several the newest in it."""
-    directory = Path(path)
+def versions_at(path: Path) -> list[Path]:
+    """Return the versions at a path, oldest first: that which it is, or those in it."""
     # Versions are folders of numbers, as TensorFlow Serving expects them.
-    if not (directory / MANIFEST).exists() and list_versions(directory):
-        return latest(directory)
-    return directory
+    return [path] if (path / MANIFEST).exists() else list_versions(path)
 
 
 def read_artifact(

@@ -22,7 +22,7 @@ from skest.export.artifact import (
     Artifact,
     check_signatures,
     read_artifact,
-    version_at,
+    versions_at,
 )
 from skest.export.raw_values import Feature, columns_of, names_taken
 
@@ -284,7 +284,9 @@ def load(
     directory = Path(path)
     if not directory.is_dir():
         raise FileNotFoundError(f"There is no directory {str(directory)!r}.")
-    artifact = read_artifact(version_at(directory), verify, trusted_manifest_sha256)
+    # A directory without versions is read, too: the error says what it lacks.
+    *_, version = [directory, *versions_at(directory)]
+    artifact = read_artifact(version, verify, trusted_manifest_sha256)
     # No ArtifactError: nothing is wrong with the model then.
     with needing("onnxruntime", "An exported model"):
         import onnxruntime

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from skest.core.files import list_versions, version_number
-from skest.export.artifact import MANIFEST, without_duplicates
+from skest.core.files import version_number
+from skest.export.artifact import versions_at, without_duplicates
 from skest.export.raw_values import Feature, columns_of
 from skest.export.runtime import Model, lacks_memory
 
@@ -77,10 +77,8 @@ class Served:
         One that is refused, as a copy that is under way, is tried again when its files
         change.
         """
-        one = (self._path / MANIFEST).exists()
-        paths = [self._path] if one else list_versions(self._path)
         # One that is served alone may have any name; clients are told a number.
-        found = {version_number(path.name) or 1: path for path in paths}
+        found = {version_number(p.name) or 1: p for p in versions_at(self._path)}
         self.refused = {n: why for n, why in self.refused.items() if n in found}
         # The first that loads is served. Until one does, the version before goes on.
         for number in sorted(found, reverse=True):
