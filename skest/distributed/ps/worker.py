@@ -3,7 +3,6 @@
 
 import contextlib
 import copy
-import functools
 import logging
 import time
 from collections import Counter
@@ -180,7 +179,23 @@ class AsyncReplica(loop.Replica):
         for rows that are missing depends on data, which the recording tells.
         """
         gradients = make(update=_leave_to_servers)
-        return functools.partial(self._step, run, gradients)
+
+        def step(
+            features: Any,
+            labels: Any,
+            after_backward: Callable[[], None] | None = None,
+        ) -> Tensor:
+            self._exchange.pull(features)
+            loss = gradients(features, labels)
+            if after_backward is not None:
+                after_backward()
+            # Here, as the train_op of a worker of tf.estimator does: a server has a part
+            # of the gradients, and can't tell their norm.
+            loop.clip_trained(run.spec)
+            self._exchange.push()
+            return loss
+
+        return step
 
     def steps_taken(self, run: Run) -> int:
         """Return the global step, as server 0 said."""
@@ -320,24 +335,6 @@ class AsyncReplica(loop.Replica):
             save(run.capture_checkpoint())
         finally:
             self._is_saving = False
-
-    def _step(
-        self,
-        run: Run,
-        gradients: loop.Step,
-        features: Any,
-        labels: Any,
-        after_backward: Callable[[], None] | None = None,
-    ) -> Tensor:
-        self._exchange.pull(features)
-        loss = gradients(features, labels)
-        if after_backward is not None:
-            after_backward()
-        # Here, as the train_op of a worker of tf.estimator does: a server has a part of
-        # the gradients, and can't tell their norm.
-        loop.clip_trained(run.spec)
-        self._exchange.push()
-        return loss
 
     def _log_tasks(self, timer: Timer) -> None:
         """Log how many tasks train, how fast, and how late their gradients come."""

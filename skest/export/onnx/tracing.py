@@ -153,8 +153,7 @@ def traced(
     network, entries = copy.deepcopy(network).cpu(), dict(given.traceable)
     # One array has no columns to look up.
     if not is_bare:
-        example = {key: entry.example for key, entry in entries.items()}
-        network = _without_known_parts(network, graph, given.encoded, example, entries)
+        network = _without_known_parts(network, graph, given.encoded, entries)
     whole = _Traced(function, network, BARE if is_bare else None)
     with _TRACING, torch.no_grad():
         results, model = _written(whole, entries, name)
@@ -203,13 +202,10 @@ class _Given(nn.Module):
 
 
 def _without_known_parts(
-    network: nn.Module,
-    graph: Graph,
-    encoded: Any,
-    example: Mapping[Any, Tensor],
-    entries: dict[Any, Traceable],
+    network: nn.Module, graph: Graph, encoded: Any, entries: dict[Any, Traceable]
 ) -> nn.Module:
     """Return a network whose look-ups read their results, which become entries."""
+    example = {key: entry.example for key, entry in entries.items()}
     # As a list, for modules are replaced on the way.
     for path, part in list(network.named_modules()):
         # Not subclasses, which may look up otherwise.
