@@ -41,9 +41,7 @@ def torchrun_ranks(environ: Mapping[str, str]) -> Ranks:
     ValueError
         If variables contradict each other, or a parameter server is on another host.
     """
-    n_tasks = _integer(environ, "WORLD_SIZE", 1)
-    own = _integer(environ, "RANK", 0, n_tasks - 1)
-    num_ps, port = _num_ps(environ, n_tasks, "WORLD_SIZE"), _port(environ)
+    n_tasks, own, num_ps, port = _numbers(environ, "WORLD_SIZE", "RANK")
     host = environ.get("MASTER_ADDR", "")
     # torchrun numbers the tasks host by host, so that the first are those of
     # MASTER_ADDR.
@@ -75,9 +73,7 @@ def slurm_ranks(environ: Mapping[str, str]) -> Ranks:
     ValueError
         If variables are missing, malformed or contradict each other.
     """
-    n_tasks = _integer(environ, "SLURM_NTASKS", 1)
-    own = _integer(environ, "SLURM_PROCID", 0, n_tasks - 1)
-    num_ps, port = _num_ps(environ, n_tasks, "SLURM_NTASKS"), _port(environ)
+    n_tasks, own, num_ps, port = _numbers(environ, "SLURM_NTASKS", "SLURM_PROCID")
     nodes = expand_nodes(_of_step(environ, "JOB_NODELIST", "STEP_NODELIST"))
     counts = _of_step(environ, "TASKS_PER_NODE", "STEP_TASKS_PER_NODE")
     hosts = hosts_of_tasks(nodes, n_tasks, counts)
@@ -103,18 +99,22 @@ def _of_step(environ: Mapping[str, str], of_job: str, of_step: str) -> str:
     return environ.get(f"SLURM_{of_step}") or environ.get(f"SLURM_{of_job}", "")
 
 
-def _num_ps(environ: Mapping[str, str], n_tasks: int, variable: str) -> int:
+def _numbers(environ: Mapping[str, str], of_all: str, of_own: str) -> tuple[int, ...]:
+    """Return how many tasks there are, which this is, how many are servers, the port."""
+    n_tasks = _integer(environ, of_all, 1)
+    own = _integer(environ, of_own, 0, n_tasks - 1)
     num_ps = _integer(environ, "SKEST_NUM_PS", 0, default=0)
     if num_ps >= n_tasks:
         raise ValueError(
-            f"SKEST_NUM_PS={num_ps} must be less than {variable}={n_tasks}: one task must "
+            f"SKEST_NUM_PS={num_ps} must be less than {of_all}={n_tasks}: one task must "
             "be the chief, which trains."
         )
-    return num_ps
-
-
-def _port(environ: Mapping[str, str]) -> int:
-    return _integer(environ, "SKEST_PORT", 1, 65535, default=_PORT)
+    return (
+        n_tasks,
+        own,
+        num_ps,
+        _integer(environ, "SKEST_PORT", 1, 65535, default=_PORT),
+    )
 
 
 def _integer(

@@ -95,15 +95,30 @@ def launch(
     >>> launch("train.py", ["--rate", "3"], workers=4, ps=2)  # doctest: +SKIP
     """
     ray = _ray()
-    _check(script_or_function, arguments, resources)
+    work = script_or_function
+    if not callable(work):
+        if not isinstance(work, str | os.PathLike):
+            raise TypeError(
+                "'script_or_function' must be the path of a script or a callable; got "
+                f"{work!r}."
+            )
+        if not Path(work).is_file():
+            raise ValueError(f"There is no script {os.fspath(work)!r}.")
+        # On other nodes the working directory is another one.
+        work = os.path.abspath(work)
+    if isinstance(arguments, str) or not isinstance(arguments, Sequence):
+        raise TypeError(f"'arguments' must be a list; got {arguments!r}.")
+    if isinstance(work, str) and not all(isinstance(a, str) for a in arguments):
+        raise TypeError(f"'arguments' of a script must be strings; got {arguments!r}.")
+    unknown = sorted(set(resources or {}) - set(_KINDS))
+    if unknown:
+        raise ValueError(
+            f"'resources' must have keys out of {list(_KINDS)}; got {unknown}."
+        )
     check_integer(workers, "workers", "launch", minimum=1)
     check_integer(ps, "ps", "launch", minimum=0)
     check_integer(max_restarts, "max_restarts", "launch", minimum=0)
     check_positive(start_timeout, "start_timeout", "launch")
-    work = script_or_function
-    if not callable(work):
-        # On other nodes the working directory is another one.
-        work = os.path.abspath(work)
     if not ray.is_initialized():
         ray.init()
     kinds = ["chief", *["worker"] * (workers - 1), *["evaluator"] * bool(evaluator)]
@@ -281,30 +296,6 @@ def _wait_for(
                 ) from error
         # Whoever ended without an error.
         missing -= set(done)
-
-
-def _check(
-    script_or_function: Any,
-    arguments: Sequence[Any],
-    resources: Mapping[str, Any] | None,
-) -> None:
-    is_script = isinstance(script_or_function, str | os.PathLike)
-    if not is_script and not callable(script_or_function):
-        raise TypeError(
-            "'script_or_function' must be the path of a script or a callable; got "
-            f"{script_or_function!r}."
-        )
-    if is_script and not Path(script_or_function).is_file():
-        raise ValueError(f"There is no script {os.fspath(script_or_function)!r}.")
-    if isinstance(arguments, str) or not isinstance(arguments, Sequence):
-        raise TypeError(f"'arguments' must be a list; got {arguments!r}.")
-    if is_script and not all(isinstance(argument, str) for argument in arguments):
-        raise TypeError(f"'arguments' of a script must be strings; got {arguments!r}.")
-    unknown = sorted(set(resources or {}) - set(_KINDS))
-    if unknown:
-        raise ValueError(
-            f"'resources' must have keys out of {list(_KINDS)}; got {unknown}."
-        )
 
 
 def _ray() -> Any:

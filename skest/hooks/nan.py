@@ -135,12 +135,12 @@ def report_on_batch(features: Any, labels: Any, raw: Any = None) -> str:
     """
     inputs = list(_columns(features, "the features", "column"))
     targets = list(_columns(labels, "the labels", "label"))
-    broken = _all_broken(inputs)
+    broken = _broken(inputs)
     if broken:
         # Encoded features are one matrix for arrays and DataFrames of plain numbers;
         # people know their columns by name.
-        broken = _all_broken(_raw_columns(raw, features)) or broken
-    broken = [*broken, *_all_broken(targets)]
+        broken = _broken(_raw_columns(raw, features)) or broken
+    broken += _broken(targets)
     # Labels, too: a huge target makes a huge loss.
     columns = [*inputs, *targets]
     if broken:
@@ -198,19 +198,17 @@ def _raw_columns(raw: Any, features: Any) -> Iterator[_Column]:
         yield from _columns(values, f"column {name!r}", "column")
 
 
-def _all_broken(columns: Iterable[_Column]) -> list[str]:
-    return [text for text in map(_broken, columns) if text]
-
-
-def _broken(column: _Column) -> str | None:
-    """Say what a column has that is no finite number; None if nothing."""
-    wrong = ~torch.isfinite(column.values)
-    if not wrong.any():
-        return None
-    n_nan = int(torch.isnan(column.values).sum())
-    counts = [(n_nan, "NaN"), (int(wrong.sum()) - n_nan, "infinite")]
-    found = " and ".join(f"{count} {what}" for count, what in counts if count)
-    return f"{found} in {column.name} (first in row {int(wrong.nonzero()[0])})"
+def _broken(columns: Iterable[_Column]) -> list[str]:
+    """Say what columns have that is no finite number."""
+    found = []
+    for name, values in columns:
+        wrong = ~torch.isfinite(values)
+        if wrong.any():
+            n_nan = int(torch.isnan(values).sum())
+            counts = [(n_nan, "NaN"), (int(wrong.sum()) - n_nan, "infinite")]
+            text = " and ".join(f"{count} {what}" for count, what in counts if count)
+            found.append(f"{text} in {name} (first in row {int(wrong.nonzero()[0])})")
+    return found
 
 
 def _listed(texts: list[str]) -> str:
