@@ -8,15 +8,10 @@ from skest.core.checks import Several, check_all, check_input_fn, check_integer
 from skest.hooks.base import Hook, Run, Timer, check_estimator
 
 
+# A protocol, because estimators import hooks.
 class _Evaluates(Protocol):
-    def evaluate(
-        self,
-        input_fn: Callable[..., Any],
-        steps: int | None = None,
-        hooks: Several[Hook] = (),
-        checkpoint_path: Any = None,
-        name: str | None = None,
-    ) -> dict[str, float]: ...
+    @property
+    def evaluate(self) -> Callable[..., dict[str, float]]: ...
 
 
 class InMemoryEvaluatorHook(Hook):

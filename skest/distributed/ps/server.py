@@ -80,8 +80,7 @@ class Members:
     def left(self, peer: Peer) -> None:
         """Note that a task takes no more steps."""
         with self._lock:
-            if peer in self._all:
-                self._all[peer].has_left = True
+            self._all[peer].has_left = True
 
     def active(self, but: Peer) -> list[str]:
         """Return the names of the others that are there and did not leave."""

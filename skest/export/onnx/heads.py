@@ -249,8 +249,7 @@ def _task_predictions(
         found[PredictionKeys.CLASS_IDS] = (ids, 1)
     if isinstance(head, SampledSoftmaxHead):
         found |= _best(head, logits)
-    own = {key: value for key, (value, _) in found.items()}
-    return found | with_classes(head, own, classes)
+    return found | with_classes(head, found, classes)
 
 
 def _best(head: SampledSoftmaxHead, logits: Value) -> dict[str, Prediction]:
@@ -272,7 +271,7 @@ def _best(head: SampledSoftmaxHead, logits: Value) -> dict[str, Prediction]:
 
 
 def with_classes(
-    head: Any, predictions: Mapping[str, Value], classes: Any = None
+    head: Any, predictions: Mapping[str, tuple[Value, Any]], classes: Any = None
 ) -> dict[str, Prediction]:
     """Return what belongs to predictions that have the keys of a head, not from it.
 
@@ -280,8 +279,8 @@ def with_classes(
     ----------
     head : SingleTaskHead
         One of `skest.heads`.
-    predictions : dict of str to Value
-        Of classes "class_ids", of labels "logits".
+    predictions : dict of str to (Value, int or tuple)
+        Of classes "class_ids", of labels "logits". Their sizes are not looked at.
     classes : array-like of shape (n_classes,), default=None
         See `head_predictions`.
 
@@ -297,7 +296,7 @@ def with_classes(
         If predictions of classes lack their ids or probabilities.
     """
     if isinstance(head, MultiLabelHead):
-        logits, size = predictions[PredictionKeys.LOGITS], head.n_classes
+        (logits, _), size = predictions[PredictionKeys.LOGITS], head.n_classes
         # Where a probability is above .5, as MultiLabelHead decides.
         names = _in_every_row(_class_texts(head, classes), logits)
         labels = (logits > 0).cast(np.int64)
@@ -311,7 +310,7 @@ def with_classes(
             f"The predictions lack {' and '.join(map(repr, missing))}, which the "
             "signatures of a classifier have. Return 'logits' or 'probabilities'."
         )
-    ids = predictions[PredictionKeys.CLASS_IDS]
+    ids, _ = predictions[PredictionKeys.CLASS_IDS]
     texts, every = _class_texts(head, classes), np.arange(head.n_classes, dtype="int32")
     names, labels = map(ids.graph.constant, (texts, _class_labels(head, classes)))
     found = {
@@ -320,7 +319,8 @@ def with_classes(
     }
     best = predictions.get(PredictionKeys.TOP_K_CLASS_IDS)
     if best is not None and isinstance(head, SampledSoftmaxHead):  # too many for all
-        return found | {PredictionKeys.TOP_K_CLASSES: (names.take(best), head._top_k)}
+        taken = names.take(best[0])
+        return found | {PredictionKeys.TOP_K_CLASSES: (taken, head._top_k)}
     return found | {
         PredictionKeys.ALL_CLASS_IDS: (_in_every_row(every, ids), head.n_classes),
         PredictionKeys.ALL_CLASSES: (_in_every_row(texts, ids), head.n_classes),

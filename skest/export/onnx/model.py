@@ -360,8 +360,7 @@ def spec_onnx(
         # A function of the user's may do anything with the logits: torch traces both.
         values = traced(function, network, graph, given)
         if head is not None:  # the names of classes belong to their ids
-            own = {key: value for key, (value, _) in values.items()}
-            values |= _with_rows(with_classes(head, own, classes))
+            values |= _with_rows(with_classes(head, values, classes))
     return _finished(graph, head, values, given.specs, spec.export_outputs)
 
 
