@@ -6,7 +6,6 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -128,16 +127,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         If it is no such file.
     """
     path.open("rb").close()  # whatever is wrong, safetensors says that there is no file
-    with _errors_of_the_system():
-        return load_file(path)
-
-
-@contextmanager
-def _errors_of_the_system() -> Iterator[None]:
-    """Raise as OSError what safetensors tells of in words."""
     try:
-        yield
+        return load_file(path)
     except SafetensorError as error:
+        # Errors of the system, it tells in words.
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

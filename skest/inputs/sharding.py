@@ -141,9 +141,6 @@ def call_sharded(
     return shard(data, context)
 
 
-_INPUT_FN_ARGUMENTS = ("mode", "params", "config", "input_context")
-
-
 def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
     """Call `input_fn` with those of `available` that it names.
 
@@ -160,6 +157,6 @@ def call_input_fn(input_fn: Callable[..., Any], **available: Any) -> Any:
     if missing:
         raise TypeError(
             f"input_fn requires {', '.join(map(repr, missing))}, but only "
-            f"{', '.join(_INPUT_FN_ARGUMENTS)} are passed (those that it names)."
+            f"{', '.join(available)} are passed (those that it names)."
         )
     return input_fn(**{name: available[name] for name in named})
