@@ -49,6 +49,7 @@ from skest.feature_columns.infer import (
     with_weights_of_dates,
 )
 from skest.feature_columns.joined import with_feature_names, with_joined_columns
+from skest.feature_columns.matrix_parts import parts_of
 from skest.feature_columns.sources import plain_array
 from skest.feature_columns.table import Table, TableColumns
 from skest.inputs.array_dataset import take_rows
@@ -280,6 +281,9 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
             features = TableColumns(take_rows(features, kept))
         table = Table(features).with_target(rows.labels)
         if len(table.keys) < 2 or not any(stands_alone(table, k) for k in table.keys):
+            return rows
+        # Those that were one-hot encoded are found in the matrix only, as names are, too.
+        if self._is_deep and parts_of(rows.features[ARRAY_KEY]).blocks:
             return rows
         self._reads_array = False
         self._dtype_name = self._choose_dtype(features)

@@ -3,7 +3,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from skest.feature_columns.cells import Cells, holds_numbers, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.matrix_parts import (
     FlagsColumn,
+    NumberedVocabularyPartColumn,
     NumericPartColumn,
     OneHotColumn,
     Parts,
@@ -166,6 +167,29 @@ def _sparse_matrix(
     return columns
 
 
+def _matrix(
+    table: Table, key: Key, values: np.ndarray, kind: str, dtype: str | None
+) -> list[FeatureColumn]:
+    """Return the columns of several numbers in each cell."""
+    columns: list[FeatureColumn] = []
+    if kind == "dense":
+        parts = parts_of(values)
+        # A few flags need no column of their own.
+        if parts.blocks or (len(parts.flags) and values.shape[1] > MANY_COLUMNS):
+            columns = _of_parts(parts, table, key, values, dtype)
+    if not columns:
+        columns = [_numeric(numeric_column, key, values, dtype, kind)]
+    for i, of_column in enumerate(values.T):
+        if _are_names(table, of_column):
+            (name,) = _names_in(table, key, [i])
+            if kind == "linear" and (of_column == -1).any():
+                _warn_of_minus_one(name)
+            where = {"source_key": key, "element": i, "n_columns": values.shape[1]}
+            make: Any = partial(NumberedVocabularyPartColumn, **where)
+            columns += _names(table, name, kind, make)
+    return columns
+
+
 def _of_parts(
     parts: Parts, table: Table, key: Key, matrix: Any, dtype: str | None
 ) -> list[FeatureColumn]:
@@ -182,13 +206,13 @@ def _of_parts(
                 source_key=key,
                 elements=elements.tolist(),
                 n_columns=n_columns,
-                feature_names=_names_in(key, elements),
+                feature_names=_names_in(table, key, elements),
             )
             # Of the width only the type and the shape count.
             cells = np.empty((1, len(elements)), matrix.dtype)
             found.append(_numeric(part, name, cells, dtype, "dense"))
     for block in parts.blocks:
-        names = _names_in(key, block)
+        names = _names_in(table, key, block)
         make_block: Any = partial(
             OneHotColumn,
             source_key=key,
@@ -202,8 +226,13 @@ def _of_parts(
     return found
 
 
-def _names_in(key: Key, elements: np.ndarray) -> list[str]:
-    return [f"{key}{i}" for i in elements]
+def _names_in(table: Table, key: Key, elements: Iterable[int]) -> list[str]:
+    """Return names for columns of a matrix, of which an array has the same."""
+    stem = str(key)
+    # Of a dictionary, "x1" may be beside "x".
+    while table.whole_key is None and any(f"{stem}{i}" in table for i in elements):
+        stem += "_"
+    return [f"{stem}{i}" for i in elements]
 
 
 def _holds_sequences(table: Table, key: Key) -> bool:
@@ -252,11 +281,8 @@ def _columns(
         is_constant = values.ndim == 1 and _are_equal(values)
         if len(table.keys) > 1 and is_constant and not np.isinf(values).any():
             return left_out(key, "has the same value in each row")
-        if values.ndim == 2 and kind == "dense":
-            found = parts_of(values)
-            # A few flags need no column of their own.
-            if found.blocks or (len(found.flags) and values.shape[1] > MANY_COLUMNS):
-                return _of_parts(found, table, key, values, dtype)
+        if values.ndim == 2 and not is_sequence:
+            return _matrix(table, key, values, kind, dtype)
         number = _numeric(numeric_column, key, values, dtype, kind)
         warn_of_calendar(key, values)
         if not _are_names(table, values):

@@ -81,14 +81,12 @@ def _of_one(column: Any, i: int, name: str) -> Any:
     if "indicated_" in state:
         one.indicated_ = np.zeros(int(i in one.indicated_), np.int64)
     if "feature_names" in state:
-        if "source_key" in state:
-            one.source_key = name
         one.key, one.shape, one.feature_names = name, (1,), [name]
     return one
 
 
 def _line(name: str, columns: Sequence[Any]) -> Description:
-    keys = chain.from_iterable(column.feature_keys for column in columns)
+    keys = chain.from_iterable(map(_read_keys, columns))
     learned = chain.from_iterable(map(_learned, columns))
     return Description(
         name,
@@ -97,6 +95,12 @@ def _line(name: str, columns: Sequence[Any]) -> Description:
         _size(columns),
         "; ".join(dict.fromkeys(learned)),
     )
+
+
+def _read_keys(column: Any) -> Sequence[Any]:
+    part = _inner(column) or column
+    # Of a part of a matrix, its own name tells more.
+    return [part.key] if hasattr(part, "source_key") else column.feature_keys
 
 
 def _kind(column: Any, line: str | None = None) -> str:

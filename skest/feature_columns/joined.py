@@ -18,7 +18,11 @@ from skest.feature_columns.base import CategoricalColumn, DenseColumn, FeatureCo
 from skest.feature_columns.cells import warn_of_merged
 from skest.feature_columns.columns import FeatureColumns, free_name
 from skest.feature_columns.dense import IndicatorColumn, indicator_column
-from skest.feature_columns.matrix_parts import NumericPartColumn, OneHotColumn
+from skest.feature_columns.matrix_parts import (
+    NumberedVocabularyPartColumn,
+    NumericPartColumn,
+    OneHotColumn,
+)
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.statistics import EmptyColumnError
 from skest.feature_columns.table import Key, Table
@@ -296,6 +300,8 @@ def with_feature_names(
         if isinstance(column, NumericPartColumn):
             own = [feature_names[i] for i in column.elements]
             return clone(column).set_params(feature_names=own)
+        if isinstance(column, NumberedVocabularyPartColumn):
+            return clone(column).set_params(key=feature_names[column.element])
         if isinstance(column, OneHotColumn):
             own = [feature_names[i] for i in column.elements]
             # An embedding and statistics of one category have one name.

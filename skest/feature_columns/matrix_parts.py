@@ -16,7 +16,10 @@ from skest.feature_columns.cells import Factorized
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.sparse_matrix import stored_numbers
 from skest.feature_columns.table import Key, Table
-from skest.feature_columns.vocabulary import VocabularyListColumn
+from skest.feature_columns.vocabulary import (
+    NumberedVocabularyColumn,
+    VocabularyListColumn,
+)
 
 #: One-hot columns of fewer levels are flags: as a category they would be an indicator.
 FEWEST_LEVELS = 11
@@ -96,6 +99,49 @@ class NumericPartColumn(NumericColumn):
 
 class FlagsColumn(NumericPartColumn):
     """Columns of a matrix that have two values each, beside which nothing is of use."""
+
+
+@dataclass(eq=False, repr=False)
+class NumberedVocabularyPartColumn(NumberedVocabularyColumn):
+    """A column of a matrix whose whole numbers name things.
+
+    Parameters
+    ----------
+    key : str
+        Name of the column.
+    vocabulary_list, dtype, default_value, num_oov_buckets, min_frequency, \
+max_categories, delimiter, missing_bucket, unknown_rate
+        As of `categorical_column_with_vocabulary_list`.
+    source_key : str
+        Key of the matrix.
+    element : int
+        Which of its columns.
+    n_columns : int
+        How many it has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.matrix_parts import NumberedVocabularyPartColumn
+    >>> column = NumberedVocabularyPartColumn("x1", source_key="x", element=1, n_columns=2)
+    >>> column.fit_transform(np.array([[0.5, 7.0], [0.1, 9.0]])).toarray()
+    array([[1., 0.],
+           [0., 1.]], dtype=float32)
+    """
+
+    _: KW_ONLY
+    source_key: Key
+    element: int
+    n_columns: int
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Key of the matrix."""
+        return (self.source_key,)
+
+    def _numbers(self, table: Table) -> np.ndarray:
+        values = part_of(table, self.source_key, [self.element], [str(self.key)])
+        return values.astype(np.float64, copy=False)
 
 
 @dataclass(eq=False, repr=False)

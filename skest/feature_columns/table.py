@@ -372,7 +372,7 @@ class Table:
     def row_hashes(self) -> np.ndarray:
         """Return a number for each row, the same for rows that have the same cells.
 
-        Cells that hold several values do not count.
+        Lists in cells do not count.
         """
         return self._once("row hashes", self._hash_rows)
 
@@ -383,8 +383,8 @@ class Table:
                 cells = np.asarray(self.cells(key))
                 # What can't be hashed makes no rows differ; others will refuse it.
                 with contextlib.suppress(TypeError, ValueError):
-                    if cells.ndim == 1:
-                        hashes = hashes * _ODD + pd.util.hash_array(cells)
+                    for column in cells.reshape(self.n_rows, -1).T:
+                        hashes = hashes * _ODD + pd.util.hash_array(column)
         return hashes
 
     def learned(self, what: Hashable, learn: Callable[[], T]) -> T:

@@ -512,8 +512,11 @@ max_categories, delimiter, missing_bucket, unknown_rate
         hidden: np.ndarray = np.random.default_rng(0).random(n_rows) < HIDDEN_RATE
         return hidden
 
+    def _numbers(self, table: Table) -> np.ndarray:
+        return table.numbers(self.key)
+
     def _cells(self, table: Table) -> Factorized:
-        values = table.numbers(self.key)
+        values = self._numbers(table)
         if values.dtype.kind != "f":
             return super()._cells(table)
         codes, distinct = pd.factorize(np.trunc(values).ravel())

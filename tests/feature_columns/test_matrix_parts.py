@@ -2,6 +2,7 @@
 """Categories that were one-hot encoded before are found in arrays and dummies."""
 
 import pickle
+import re
 
 import numpy as np
 import pandas as pd
@@ -153,3 +154,37 @@ def test_a_warm_start_and_folds_keep_the_category(rng):
     assert "x0_to_x29_embedding" in names
     later = model.set_params(warm_start=True).fit(matrix[:200], y[:200])
     assert [c.name for c in later.feature_columns_.active] == names
+
+
+@pytest.mark.parametrize(
+    "model", [DNNRegressor, LinearRegressor, DNNLinearCombinedRegressor]
+)
+def test_names_in_an_array(rng, model, tmp_path):
+    shop = rng.integers(60, size=1500)
+    X = np.c_[rng.normal(size=(1500, 2)), shop]
+    y = rng.normal(size=60)[shop] + X[:, 0]
+    model = single(model, max_iter=40).fit(X, y)
+    assert model.score(X, y) > 0.9
+    assert re.search("^x2 +.*numbered vocabulary", model.summary(), re.MULTILINE)
+    odd = X[:4].copy()
+    odd[:, 2] = [np.nan, 7.5, 1e5, -1]
+    served = export.load(model.export(tmp_path))
+    np.testing.assert_allclose(
+        served.predict(odd).ravel(), model.predict(odd), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_names_of_parts_are_free(rng):
+    X = {"x": np.c_[np.arange(N), one_hot(rng, 12)], "x3": rng.choice(["a", "b"], N)}
+    model = single(DNNRegressor, max_iter=1).fit(X, rng.normal(size=N))
+    names = [column.name for column in model.feature_columns_.active]
+    assert "x_1_to_x_12_embedding" in names
+
+
+def test_names_beside_dummies(rng):
+    X, y = towns(rng)
+    X["shop"] = rng.integers(60, size=N)
+    y = y + rng.normal(size=60)[X["shop"]]
+    model = single(DNNRegressor, max_iter=1).fit(pd.get_dummies(X), y)
+    names = [column.name for column in model.feature_columns_.active]
+    assert {"shop_level_embedding", "town_embedding"} <= set(names)

@@ -14,13 +14,23 @@ import numpy as np
 
 from skest.export.onnx import numbers
 from skest.export.onnx.graph import STRING, Graph, Value, concat, where
-from skest.export.onnx.inputs import NO_INTEGER, Category, Inputs, InputSpec
+from skest.export.onnx.inputs import (
+    NO_INTEGER,
+    Category,
+    Inputs,
+    InputSpec,
+    of_numbers,
+)
 from skest.export.raw_values import BLANKS
 from skest.feature_columns import base, categorical, crossed, sequence
 from skest.feature_columns.bucketized import BucketizedColumn
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.joined import JoinedCategoricalColumn, JoinedNumericColumn
-from skest.feature_columns.matrix_parts import NumericPartColumn, OneHotColumn
+from skest.feature_columns.matrix_parts import (
+    NumberedVocabularyPartColumn,
+    NumericPartColumn,
+    OneHotColumn,
+)
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -362,7 +372,11 @@ def _(column: base.CategoricalOver, inputs: Inputs) -> Ids:
 
 @_ids.register
 def _(column: categorical.KeyedCategoricalColumn, inputs: Inputs) -> Ids:
-    cells = inputs.category(column.key, column.delimiter)
+    if isinstance(column, NumberedVocabularyPartColumn):
+        matrix = inputs.numbers(column.source_key)
+        cells = of_numbers(_columns_of(matrix, [column.element]), 1)
+    else:
+        cells = inputs.category(column.key, column.delimiter)
     present = _is_none_of(cells.values, cells.missing)
     ids = _ids_of(column, cells, present)
     if isinstance(column, VocabularyColumn) and column.missing_bucket:

@@ -21,7 +21,11 @@ from skest.feature_columns.joined import (
     JoinedNumericColumn,
     NumericFrameColumn,
 )
-from skest.feature_columns.matrix_parts import NumericPartColumn, OneHotColumn
+from skest.feature_columns.matrix_parts import (
+    NumberedVocabularyPartColumn,
+    NumericPartColumn,
+    OneHotColumn,
+)
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.numeric_vectors import PeriodicColumn, PiecewiseLinearColumn
 from skest.feature_columns.parsed import ParsedColumn
@@ -160,7 +164,7 @@ def _(column: KeyedCategoricalColumn) -> list[Demand]:
 
 
 @_demands.register
-def _(column: OneHotColumn) -> list[Demand]:
+def _(column: OneHotColumn | NumberedVocabularyPartColumn) -> list[Demand]:
     return [Demand(column.source_key, True, None, (None, column.n_columns))]
 
 
@@ -387,9 +391,14 @@ class Inputs:
         if spec.dtype == "string":
             missing = ("",)
         elif spec.dtype != "int64":
-            values = where(values.is_nan(), NO_INTEGER, values).cast(np.int64)
-            missing, no_value = (_NO_CATEGORY, NO_INTEGER), NO_INTEGER
+            return of_numbers(values, spec.shape[1])
         return Category(values, missing, no_value, spec.shape[1])
+
+
+def of_numbers(values: Value, width: int | None) -> Category:
+    """Return numbers as categories; those that are not whole are cut off."""
+    whole = where(values.is_nan(), NO_INTEGER, values).cast(np.int64)
+    return Category(whole, (_NO_CATEGORY, NO_INTEGER), NO_INTEGER, width)
 
 
 def _spec(
