@@ -13,6 +13,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.cells import as_array, warn_of_merged
+from skest.feature_columns.choice import are_row_numbers
 from skest.feature_columns.matrix_parts import FEWEST_LEVELS, parts_of
 from skest.feature_columns.sources import (
     holds_floats,
@@ -143,8 +144,12 @@ def holds_dummies(X: Any) -> bool:
         return False
     table = Table(X)
     flags = [key for key in table.keys if table.cells(key).dtype == bool]
-    if len(flags) < FEWEST_LEVELS or not all(
-        key in flags or table.holds_numbers(key) for key in table.keys
+    if len(flags) < FEWEST_LEVELS:
+        return False
+    others = [key for key in table.keys if table.cells(key).dtype != bool]
+    # Of such numbers, some may be left out.
+    if not all(map(table.holds_numbers, others)) or any(
+        are_row_numbers(table.numbers(key)) for key in others
     ):
         return False
     return bool(parts_of(table.matrix(flags)).blocks)

@@ -32,6 +32,7 @@ from skest.core.random import seed_sequence
 from skest.core.sklearn_compat import check_sample_weight
 from skest.engine.model import device_with
 from skest.feature_columns.choice import (
+    are_ids_of_rows,
     left_out,
     stands_alone,
     warn_of_calendar,
@@ -283,7 +284,8 @@ class RowReader(AutoParameters, BaseEstimator, metaclass=ABCMeta):
         if len(table.keys) < 2 or not any(stands_alone(table, k) for k in table.keys):
             return rows
         # Those that were one-hot encoded are found in the matrix only, as names are, too.
-        if self._is_deep and parts_of(rows.features[ARRAY_KEY]).blocks:
+        are_ids = any(are_ids_of_rows(key, table.numbers(key)) for key in table.keys)
+        if self._is_deep and not are_ids and parts_of(rows.features[ARRAY_KEY]).blocks:
             return rows
         self._reads_array = False
         self._dtype_name = self._choose_dtype(features)

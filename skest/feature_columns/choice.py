@@ -171,20 +171,25 @@ def _matrix(
     table: Table, key: Key, values: np.ndarray, kind: str, dtype: str | None
 ) -> list[FeatureColumn]:
     """Return the columns of several numbers in each cell."""
-    columns: list[FeatureColumn] = []
-    if kind == "dense":
-        parts = parts_of(values)
-        # A few flags need no column of their own.
-        if parts.blocks or (len(parts.flags) and values.shape[1] > MANY_COLUMNS):
-            columns = _of_parts(parts, table, key, values, dtype)
-    if not columns:
+    parts = parts_of(values)
+    # A few flags need no column of their own.
+    has_parts = parts.blocks or (len(parts.flags) and values.shape[1] > MANY_COLUMNS)
+    if kind == "dense" and has_parts:
+        columns = _of_parts(parts, table, key, values, dtype)
+    else:
         columns = [_numeric(numeric_column, key, values, dtype, kind)]
-    for i, of_column in enumerate(values.T):
+    # Not of images, of which it would take seconds.
+    for i in parts.numbers if len(parts.numbers) <= MANY_COLUMNS else ():
+        of_column = values[:, i]
         if _are_names(table, of_column):
             (name,) = _names_in(table, key, [i])
             if kind == "linear" and (of_column == -1).any():
                 _warn_of_minus_one(name)
-            where = {"source_key": key, "element": i, "n_columns": values.shape[1]}
+            where = {
+                "source_key": key,
+                "element": int(i),
+                "n_columns": values.shape[1],
+            }
             make: Any = partial(NumberedVocabularyPartColumn, **where)
             columns += _names(table, name, kind, make)
     return columns
@@ -228,7 +233,7 @@ def _of_parts(
 
 def _names_in(table: Table, key: Key, elements: Iterable[int]) -> list[str]:
     """Return names for columns of a matrix, of which an array has the same."""
-    stem = str(key)
+    stem = key if isinstance(key, str) else f"{key}_"
     # Of a dictionary, "x1" may be beside "x".
     while table.whole_key is None and any(f"{stem}{i}" in table for i in elements):
         stem += "_"
@@ -274,9 +279,9 @@ def _columns(
         if values.ndim == 1 and np.isnan(values).all():
             return left_out(key, "has no values")
         is_time = _TIME.search(str(key)) is not None
-        if len(table.keys) > 1 and not is_time and _are_row_numbers(values):
+        if len(table.keys) > 1 and not is_time and are_row_numbers(values):
             return left_out(key, "numbers the rows")
-        if len(table.keys) > 1 and _are_ids_of_rows(key, values):
+        if len(table.keys) > 1 and are_ids_of_rows(key, values):
             return left_out(key, "has another value in each row")
         is_constant = values.ndim == 1 and _are_equal(values)
         if len(table.keys) > 1 and is_constant and not np.isinf(values).any():
@@ -409,7 +414,7 @@ def _are_equal(values: Cells) -> bool:
 def stands_alone(table: Table, key: Key) -> bool:
     """Tell whether a column of numbers is not to be one of many in an array."""
     values = table.numbers(key)
-    return _are_ids_of_rows(key, values) or _are_names(table, values)
+    return are_ids_of_rows(key, values) or _are_names(table, values)
 
 
 def _are_names(table: Table, values: np.ndarray) -> bool:
@@ -421,14 +426,31 @@ def _are_names(table: Table, values: np.ndarray) -> bool:
     return are_repeated or are_names(values, table.target, hashes)
 
 
-def _are_ids_of_rows(key: Key, values: np.ndarray) -> bool:
-    """Tell whether integers in a column that is called an id all differ."""
+def are_ids_of_rows(key: Key, values: np.ndarray) -> bool:
+    """Tell whether integers in a column that is called an id all differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.choice import are_ids_of_rows
+    >>> are_ids_of_rows("user_id", np.arange(20)), are_ids_of_rows("grid", np.arange(20))
+    (True, False)
+    """
     is_id = values.dtype.kind in "iu" and values.ndim == 1 and _ID.search(str(key))
     n_rows = len(values)
     return bool(is_id) and len(np.unique(values)) == n_rows >= FEWEST_UNIQUE
 
 
-def _are_row_numbers(values: np.ndarray) -> bool:
+def are_row_numbers(values: np.ndarray) -> bool:
+    """Tell whether integers number the rows, of which some may have been held out.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from skest.feature_columns.choice import are_row_numbers
+    >>> are_row_numbers(np.random.default_rng(0).permutation(500)[:400])
+    True
+    """
     if values.dtype.kind not in "iu" or values.ndim > 1:
         return False
     least, n_rows = values.min(), len(values)

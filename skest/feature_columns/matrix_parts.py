@@ -34,15 +34,30 @@ MANY_BY_CHANCE = 10
 
 
 def part_of(
-    table: Table, key: Key, elements: Sequence[int], names: Sequence[str]
-) -> np.ndarray:
-    """Return some columns of a matrix, dense; of a frame, the columns of these names."""
-    # A dictionary may have the columns by their names; an array of the fit has none.
-    if all(name in table for name in names):
+    table: Table,
+    key: Key,
+    elements: Sequence[int],
+    n_columns: int,
+    names: Sequence[str],
+) -> Any:
+    """Return some columns of a matrix; of a frame, the columns of these names.
+
+    Raises
+    ------
+    ValueError
+        If the matrix has not `n_columns`, or is sparse and not finite.
+    """
+    # Estimators give the matrix; whoever has its columns may call one of them as `key`.
+    if table.feature_names is not None or key not in table:
         return table.matrix(names)
-    if table.holds_sparse(key):
-        return stored_numbers(table, key)[:, elements].toarray()
-    return table.numbers(key)[:, elements]
+    is_sparse = table.holds_sparse(key)
+    matrix = stored_numbers(table, key) if is_sparse else table.numbers(key)
+    if matrix.shape[1:] != (n_columns,):
+        raise ValueError(
+            f"Cells of column {key!r} must have shape ({n_columns},), as in fit; got "
+            f"{matrix.shape[1:]}."
+        )
+    return matrix[:, elements]
 
 
 @dataclass(eq=False, repr=False)
@@ -94,7 +109,9 @@ class NumericPartColumn(NumericColumn):
         return f"Column {self.feature_names[i]!r}"
 
     def _raw(self, table: Table) -> np.ndarray:
-        return part_of(table, self.source_key, self.elements, self.feature_names)
+        where = (self.source_key, self.elements, self.n_columns, self.feature_names)
+        values = part_of(table, *where)
+        return values.toarray() if scipy.sparse.issparse(values) else values
 
 
 class FlagsColumn(NumericPartColumn):
@@ -134,14 +151,18 @@ max_categories, delimiter, missing_bucket, unknown_rate
     element: int
     n_columns: int
 
+    takes_sparse = True
+
     @property
     def feature_keys(self) -> tuple[Key, ...]:
         """Key of the matrix."""
         return (self.source_key,)
 
     def _numbers(self, table: Table) -> np.ndarray:
-        values = part_of(table, self.source_key, [self.element], [str(self.key)])
-        return values.astype(np.float64, copy=False)
+        where = (self.source_key, [self.element], self.n_columns, [str(self.key)])
+        values = part_of(table, *where)
+        dense = values.toarray() if scipy.sparse.issparse(values) else values
+        return dense.astype(np.float64, copy=False)
 
 
 @dataclass(eq=False, repr=False)
@@ -197,13 +218,32 @@ max_categories, delimiter, missing_bucket, unknown_rate
         return np.array([*self.level_names, NO_LEVEL], dtype=object)
 
     def _cells(self, table: Table) -> Factorized:
-        values = part_of(table, self.source_key, self.elements, self.level_names)
+        # Of a thousand levels, to look takes longer than all that follows.
+        what = ("one hot", self.key, self.source_key)
+        return Factorized(table.learned(what, lambda: self._codes(table)), self.levels)
+
+    def _codes(self, table: Table) -> np.ndarray:
+        """Return the place of the one column that is on in each row."""
+        where = (self.source_key, self.elements, self.n_columns, self.level_names)
+        values, thresholds = part_of(table, *where), np.asarray(self.thresholds)
+        if scipy.sparse.issparse(values) and (thresholds < 0).any():
+            values = values.toarray()
         # A number that is missing is no greater.
-        is_on = values > np.asarray(self.thresholds)
-        codes = np.where(
-            is_on.sum(axis=1) == 1, is_on.argmax(axis=1), len(self.elements)
-        )
-        return Factorized(codes, self.levels)
+        if scipy.sparse.issparse(values):
+            is_on = values.data > thresholds[values.indices]
+            rows = np.repeat(np.arange(table.n_rows), np.diff(values.indptr))[is_on]
+            places = values.indices[is_on]
+        else:
+            if np.isinf(values).any():
+                raise ValueError(
+                    f"The columns {self.level_names[0]!r} to {self.level_names[-1]!r} "
+                    "hold infinity (inf), which is never allowed. Replace it by a number."
+                )
+            rows, places = np.nonzero(values > thresholds)
+        codes = np.full(table.n_rows, len(self.elements))
+        codes[rows] = places
+        codes[np.bincount(rows, minlength=table.n_rows) > 1] = len(self.elements)
+        return codes
 
 
 class Parts(NamedTuple):
@@ -218,7 +258,7 @@ class Parts(NamedTuple):
     thresholds : ndarray of float64, shape (n_columns,)
         In the middle between the two values.
     is_all : bool
-        Whether these are all columns that tell anything.
+        Whether these are all columns.
     """
 
     numbers: np.ndarray
@@ -251,23 +291,30 @@ def parts_of(
     """
     ends_of = _ends if isinstance(matrix, np.ndarray) else _sparse_ends
     low, high, has_two = ends_of(matrix)
-    thresholds = (low + high) / 2
-    blocks = _blocks(matrix, has_two, low == high, thresholds)
+    has_two &= np.isfinite(low) & np.isfinite(high)
+    is_same = low == high
+    with np.errstate(over="ignore", invalid="ignore"):
+        thresholds = low + (high - low) / 2
+    thresholds = np.where(thresholds < high, thresholds, low)  # of rounding noise
+    blocks = _blocks(matrix, has_two, is_same, thresholds)
     in_block = np.isin(np.arange(matrix.shape[1]), np.concatenate([[], *blocks]))
     blocks = [block for block in blocks if len(block) >= fewest_levels]
-    # What is the same in each row tells nothing; a gap is equal to nothing.
-    rest = low != high
+    rest = np.ones(len(low), bool)
     rest[np.concatenate([np.empty(0, np.intp), *blocks])] = False
     is_all = True
     if not isinstance(matrix, np.ndarray):
         n_stored = np.bincount(matrix.indices, minlength=len(rest))
         known = in_block | (n_stored >= DENSE_SHARE * matrix.shape[0])
-        # Of a matrix without a table in it, such as words of texts, nothing is dense.
-        if not known.any() or (rest & ~known).sum() > FEW_COLUMNS:
+        # Words of texts, of which these rows may have few, stay sparse.
+        if not known.any() or (~known).sum() > FEW_COLUMNS:
             is_all, rest = False, rest & known
+    is_flag = has_two.copy()
+    # A level that no row has. Other columns may have values in a later batch.
+    for block in blocks:
+        is_flag[block[0] : block[-1]] = True
     return Parts(
-        np.flatnonzero(rest & ~has_two),
-        np.flatnonzero(rest & has_two),
+        np.flatnonzero(rest & ~is_flag),
+        np.flatnonzero(rest & is_flag),
         blocks,
         thresholds,
         is_all,

@@ -193,10 +193,13 @@ class StopAtStepHook(Hook):
         elif self._last_step is not None:
             self._stop_at = self._last_step
         # A training that goes on from a checkpoint may be there already.
-        self.after_step(run, None)
+        self._stop_if_reached(run)
 
     def after_step(self, run: Run, loss: Any) -> None:
         """Ask to stop if the step is reached."""
+        self._stop_if_reached(run)
+
+    def _stop_if_reached(self, run: Run) -> None:
         # Not ==: in a cluster the global step counts the steps of all workers, and
         # leaps.
         if run.global_step >= self._stop_at:

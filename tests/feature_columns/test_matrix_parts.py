@@ -46,7 +46,7 @@ def test_blocks_among_numbers_and_flags(rng):
             *(one_hot(rng, 4), without_one, flags[:, ::-1]),
         ]
     )
-    flags = [2, 3, 4, 26, 27, 28, 29, 41, 42, 43]
+    flags = [2, 3, 4, 14, 26, 27, 28, 29, 41, 42, 43]
     expected = ([(5, 25, 20), (30, 40, 11)], [0, 1], flags)
     assert found(matrix) == expected
     assert found(scipy.sparse.csr_array(matrix)) == expected
@@ -188,3 +188,57 @@ def test_names_beside_dummies(rng):
     model = single(DNNRegressor, max_iter=1).fit(pd.get_dummies(X), y)
     names = [column.name for column in model.feature_columns_.active]
     assert {"shop_level_embedding", "town_embedding"} <= set(names)
+
+
+@pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_array])
+def test_what_the_first_batch_has_not_is_learned_later(rng, form):
+    late = rng.integers(0, 3, (N, 1))
+    late[:600] = 0
+    X = form(np.hstack([rng.normal(size=(N, 2)), one_hot(rng, 20), late]))
+    y = 5 * late[:, 0] + rng.normal(size=N)
+    model = single(DNNRegressor, hidden_units=(16,))
+    for start in [*range(0, N, 300)] * 6:
+        model.partial_fit(X[start : start + 300], y[start : start + 300])
+    assert model.score(X, y) > 0.7
+
+
+def test_words_of_few_texts_and_one_row_stay_sparse(rng):
+    words = scipy.sparse.random_array((8, 2**12), density=0.005, rng=rng).tolil()
+    words[:, [7]] = 1.0  # a word that all have
+    for rows in (words.tocsr(), words.tocsr()[:1], words.tocsr()[:, :3] * 0):
+        model = single(DNNRegressor).partial_fit(rows, np.arange(rows.shape[0]))
+        names = [column.name for column in model.feature_columns_.active]
+        assert "x_embedding" in names
+    ones = scipy.sparse.csr_array(np.ones((50, 3)))
+    assert single(DNNRegressor, max_iter=1).fit(ones, np.arange(50)).predict(ones).any()
+
+
+def test_odd_names_values_and_ids(rng):
+    X, y = towns(rng)
+    dummies = pd.get_dummies(X.drop(columns="kind")).rename(columns={"size": "x"})
+    model = single(DNNRegressor, max_iter=1).fit(dummies, y)
+    assert "town_embedding" in [c.name for c in model.feature_columns_.active]
+    noise = np.where(rng.random(N) < 0.5, 0.1 * 3, 0.3)  # no number is in between
+    matrix = np.c_[noise, np.where(noise > 0.3, 1.7e308, 1e308), one_hot(rng, 12)]
+    (parts,) = [parts_of(matrix)]
+    assert parts.flags.tolist() == [0, 1]
+    assert [block.tolist() for block in parts.blocks] == [[*range(2, 14)]]
+    dummies.insert(0, "customer_id", rng.permutation(N) + 10**6)
+    floats = dummies.astype({name: float for name in dummies.columns[1:]})
+    with pytest.warns(UserWarning, match="'customer_id' has another value in each row"):
+        single(DNNRegressor, max_iter=1).fit(floats, y)
+
+
+def test_width_and_infinity_of_an_entry(rng):
+    X = {"m": one_hot(rng, 20), "z": rng.normal(size=N)}
+    model = single(DNNRegressor, max_iter=1).fit(X, X["z"])
+    infinite = np.where(np.arange(20) == 3, np.inf, X["m"])
+    wide = np.tile(X["m"], 2)
+    for m, error in (
+        (wide, r"'m' must have shape \(20,\), as in fit; got \(40,\)"),
+        (X["m"][:, :10], r"'m' must have shape \(20,\), as in fit; got \(10,\)"),
+        (scipy.sparse.csr_array(wide), r"must have shape \(20,\)"),
+        (infinite, r"'m0' to 'm19' hold infinity"),
+    ):
+        with pytest.raises(ValueError, match=error):
+            model.predict({"m": m, "z": X["z"]})
