@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_bool_dtype
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import get_tags
@@ -143,10 +144,14 @@ def holds_dummies(X: Any) -> bool:
     if not is_frame(X):
         return False
     table = Table(X)
-    flags = [key for key in table.keys if table.cells(key).dtype == bool]
+    flags: list[Any] = []
+    others: list[Any] = []
+    for key in table.keys:
+        dtype = table.cells(key).dtype
+        is_flag = is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype)
+        (flags if is_flag else others).append(key)
     if len(flags) < FEWEST_LEVELS:
         return False
-    others = [key for key in table.keys if table.cells(key).dtype != bool]
     # Of such numbers, some may be left out.
     if not all(map(table.holds_numbers, others)) or any(
         are_row_numbers(table.numbers(key)) for key in others

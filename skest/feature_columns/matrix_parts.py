@@ -33,47 +33,57 @@ FEW_COLUMNS = 64
 MANY_BY_CHANCE = 10
 
 
-def part_of(
-    table: Table,
-    key: Key,
-    elements: Sequence[int],
-    n_columns: int,
-    names: Sequence[str],
-) -> Any:
-    """Return some columns of a matrix; of a frame, the columns of these names.
+@dataclass(eq=False, repr=False)
+class PartOfMatrix:
+    """Mixin of columns that read some columns of a matrix, dense or sparse.
 
-    Raises
-    ------
-    ValueError
-        If the matrix has not `n_columns`, or is sparse and not finite.
+    Parameters
+    ----------
+    source_key : str
+        Key of the matrix.
+    n_columns : int
+        How many columns it has.
     """
-    # Estimators give the matrix; whoever has its columns may call one of them as `key`.
-    if table.feature_names is not None or key not in table:
-        return table.matrix(names)
-    is_sparse = table.holds_sparse(key)
-    matrix = stored_numbers(table, key) if is_sparse else table.numbers(key)
-    if matrix.shape[1:] != (n_columns,):
-        raise ValueError(
-            f"Cells of column {key!r} must have shape ({n_columns},), as in fit; got "
-            f"{matrix.shape[1:]}."
-        )
-    return matrix[:, elements]
+
+    _: KW_ONLY
+    source_key: Key
+    n_columns: int
+
+    takes_sparse = True
+
+    @property
+    def feature_keys(self) -> tuple[Key, ...]:
+        """Key of the matrix."""
+        return (self.source_key,)
+
+    def _part(self, table: Table, elements: Sequence[int], names: Sequence[str]) -> Any:
+        """Return some columns of a matrix; of a frame, the columns of these names."""
+        key = self.source_key
+        # Estimators give the matrix; whoever has its columns may call one of them so.
+        if table.feature_names is not None or key not in table:
+            return table.matrix(names)
+        is_sparse = table.holds_sparse(key)
+        matrix = stored_numbers(table, key) if is_sparse else table.numbers(key)
+        if matrix.shape[1:] != (self.n_columns,):
+            raise ValueError(
+                f"Cells of column {key!r} must have shape ({self.n_columns},), as in fit; "
+                f"got {matrix.shape[1:]}."
+            )
+        return matrix[:, elements]
 
 
 @dataclass(eq=False, repr=False)
-class NumericPartColumn(NumericColumn):
+class NumericPartColumn(PartOfMatrix, NumericColumn):
     """Some columns of a matrix as a numeric column, called `key`.
 
     Parameters
     ----------
     key, shape, default_value, dtype, normalizer, indicate_missing
         As of `numeric_column`; `key` is the name only.
-    source_key : str
-        Key of the matrix, dense or sparse.
+    source_key, n_columns
+        As of `PartOfMatrix`.
     elements : sequence of int
-        Which of its columns.
-    n_columns : int
-        How many it has.
+        Which columns of the matrix.
     feature_names : sequence of str
         Names of these columns in a frame.
 
@@ -89,17 +99,8 @@ class NumericPartColumn(NumericColumn):
     """
 
     _: KW_ONLY
-    source_key: Key
     elements: Sequence[int]
-    n_columns: int
     feature_names: Sequence[str]
-
-    takes_sparse = True
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """Key of the matrix."""
-        return (self.source_key,)
 
     @property
     def _element_names(self) -> list[str]:
@@ -109,8 +110,7 @@ class NumericPartColumn(NumericColumn):
         return f"Column {self.feature_names[i]!r}"
 
     def _raw(self, table: Table) -> np.ndarray:
-        where = (self.source_key, self.elements, self.n_columns, self.feature_names)
-        values = part_of(table, *where)
+        values = self._part(table, self.elements, self.feature_names)
         return values.toarray() if scipy.sparse.issparse(values) else values
 
 
@@ -119,7 +119,7 @@ class FlagsColumn(NumericPartColumn):
 
 
 @dataclass(eq=False, repr=False)
-class NumberedVocabularyPartColumn(NumberedVocabularyColumn):
+class NumberedVocabularyPartColumn(PartOfMatrix, NumberedVocabularyColumn):
     """A column of a matrix whose whole numbers name things.
 
     Parameters
@@ -129,12 +129,10 @@ class NumberedVocabularyPartColumn(NumberedVocabularyColumn):
     vocabulary_list, dtype, default_value, num_oov_buckets, min_frequency, \
 max_categories, delimiter, missing_bucket, unknown_rate
         As of `categorical_column_with_vocabulary_list`.
-    source_key : str
-        Key of the matrix.
+    source_key, n_columns
+        As of `PartOfMatrix`.
     element : int
-        Which of its columns.
-    n_columns : int
-        How many it has.
+        Which column of the matrix.
 
     Examples
     --------
@@ -147,26 +145,16 @@ max_categories, delimiter, missing_bucket, unknown_rate
     """
 
     _: KW_ONLY
-    source_key: Key
     element: int
-    n_columns: int
-
-    takes_sparse = True
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """Key of the matrix."""
-        return (self.source_key,)
 
     def _numbers(self, table: Table) -> np.ndarray:
-        where = (self.source_key, [self.element], self.n_columns, [str(self.key)])
-        values = part_of(table, *where)
+        values = self._part(table, [self.element], [str(self.key)])
         dense = values.toarray() if scipy.sparse.issparse(values) else values
         return dense.astype(np.float64, copy=False)
 
 
 @dataclass(eq=False, repr=False)
-class OneHotColumn(VocabularyListColumn):
+class OneHotColumn(PartOfMatrix, VocabularyListColumn):
     """Columns of a matrix of which one is on in each row, as the category that they were.
 
     Parameters
@@ -176,12 +164,10 @@ class OneHotColumn(VocabularyListColumn):
     vocabulary_list, dtype, default_value, num_oov_buckets, min_frequency, \
 max_categories, delimiter, missing_bucket, unknown_rate
         As of `categorical_column_with_vocabulary_list`.
-    source_key : str
-        Key of the matrix, dense or sparse.
+    source_key, n_columns
+        As of `PartOfMatrix`.
     elements : sequence of int
-        Which of its columns.
-    n_columns : int
-        How many it has.
+        Which columns of the matrix.
     thresholds : sequence of float
         A column is on where it is greater.
     level_names : sequence of str
@@ -199,18 +185,9 @@ max_categories, delimiter, missing_bucket, unknown_rate
     """
 
     _: KW_ONLY
-    source_key: Key
     elements: Sequence[int]
-    n_columns: int
     thresholds: Sequence[float]
     level_names: Sequence[str]
-
-    takes_sparse = True
-
-    @property
-    def feature_keys(self) -> tuple[Key, ...]:
-        """Key of the matrix."""
-        return (self.source_key,)
 
     @property
     def levels(self) -> np.ndarray:
@@ -224,8 +201,8 @@ max_categories, delimiter, missing_bucket, unknown_rate
 
     def _codes(self, table: Table) -> np.ndarray:
         """Return the place of the one column that is on in each row."""
-        where = (self.source_key, self.elements, self.n_columns, self.level_names)
-        values, thresholds = part_of(table, *where), np.asarray(self.thresholds)
+        values = self._part(table, self.elements, self.level_names)
+        thresholds = np.asarray(self.thresholds)
         if scipy.sparse.issparse(values) and (thresholds < 0).any():
             values = values.toarray()
         # A number that is missing is no greater.

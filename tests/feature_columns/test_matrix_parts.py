@@ -3,6 +3,7 @@
 
 import pickle
 import re
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -79,11 +80,13 @@ def encoder(sparse, form="default"):
     ).set_output(transform=form)
 
 
-@pytest.mark.parametrize("form", ["array", "sparse", "frame", "dummies"])
+@pytest.mark.parametrize("form", ["array", "sparse", "frame", "dummies", "nullable"])
 def test_a_category_is_found_again(rng, form, tmp_path):
     X, y = towns(rng)
     if form == "dummies":
         encode = pd.get_dummies
+    elif form == "nullable":
+        encode = partial(pd.get_dummies, dtype="boolean")
     else:
         own = encoder(form == "sparse", "pandas" if form == "frame" else "default")
         own.fit(X[["town", "kind", "size"]])
@@ -111,8 +114,12 @@ def test_a_category_is_found_again(rng, form, tmp_path):
         np.testing.assert_allclose(
             served.predict(rows).ravel(), model.predict(rows), rtol=1e-4, atol=1e-5
         )
-    names = {"array": "x0_to_x29", "sparse": "x0_to_x29", "dummies": "town"}
-    assert column.name == names.get(form, "onehotencoder-1__town")
+    names = {
+        "array": "x0_to_x29",
+        "sparse": "x0_to_x29",
+        "frame": "onehotencoder-1__town",
+    }
+    assert column.name == names.get(form, "town")
     assert "embedding of one hot" in model.summary()
 
 
