@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from skest.feature_columns.cells import as_array, warn_of_merged
 from skest.feature_columns.choice import are_row_numbers
-from skest.feature_columns.matrix_parts import FEWEST_LEVELS, parts_of
+from skest.feature_columns.matrix_parts import MAX_INDICATOR_LEVELS, parts_of
 from skest.feature_columns.sources import (
     holds_floats,
     is_frame,
@@ -150,7 +150,7 @@ def holds_dummies(X: Any) -> bool:
         dtype = table.cells(key).dtype
         is_flag = is_bool_dtype(dtype) and not isinstance(dtype, pd.CategoricalDtype)
         (flags if is_flag else others).append(key)
-    if len(flags) < FEWEST_LEVELS:
+    if len(flags) <= MAX_INDICATOR_LEVELS:
         return False
     # Of such numbers, some may be left out.
     if not all(map(table.holds_numbers, others)) or any(

@@ -123,7 +123,9 @@ def check_directory_name(value: Any, name: str, owner: str) -> None:
         )
 
 
-def number_of(result: Mapping[str, Any], metric: str, owner: str) -> float:
+def number_of(
+    result: Mapping[str, Any], metric: str, owner: str, remedy: str = "'metric'"
+) -> float:
     """Return a metric of an evaluation by which results are compared.
 
     Raises
@@ -137,7 +139,7 @@ def number_of(result: Mapping[str, Any], metric: str, owner: str) -> float:
         found = is_array if metric in result else "there is only"
         raise ValueError(
             f"{owner} compares the {metric!r} of evaluations, but {found} "
-            f"{', '.join(map(repr, numbers))}. Pass another 'metric'."
+            f"{', '.join(map(repr, numbers))}. Pass another {remedy}."
         )
     return result[metric]
 

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from skest.adapters.base import SkestEstimator
+from skest.core.checks import needing
 
 
 class Display:
@@ -19,14 +20,9 @@ class Display:
     def _set_axes(self, ax: Any, figsize: tuple[float, float] = (6.4, 4.8)) -> Any:
         """Return axes to draw into, and remember them."""
         if ax is None:
-            try:
+            with needing("matplotlib", type(self).__name__):
                 # An extra; axes that are given need no import, and no backend.
                 import matplotlib.pyplot as plt
-            except ImportError:
-                raise ImportError(
-                    f"{type(self).__name__} needs matplotlib. Install it by "
-                    "`pip install matplotlib`."
-                ) from None
             _, ax = plt.subplots(figsize=figsize, layout="constrained")
         self.ax_, self.figure_ = ax, ax.figure
         return ax

@@ -353,7 +353,8 @@ def _is_better(
     metric: str, mode: str, best: Mapping[str, float], current: Mapping[str, float]
 ) -> bool:
     # What the present result lacks is told first: an older one may be of another program.
-    new, old = (number_of(r, metric, "BestExporter") for r in (current, best))
+    owner, remedy = "BestExporter", "'metric' or 'compare_fn'"
+    new, old = (number_of(r, metric, owner, remedy) for r in (current, best))
     is_better = new < old if mode == "min" else new > old
     # No comparison with NaN holds: without this, a first NaN would stay the best.
     return is_better or (math.isnan(old) and not math.isnan(new))

@@ -27,6 +27,7 @@ from skest.feature_columns.categorical import (
 from skest.feature_columns.cells import Cells, holds_numbers, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.matrix_parts import (
+    MAX_INDICATOR_LEVELS,
     FlagsColumn,
     NumberedVocabularyPartColumn,
     NumericPartColumn,
@@ -60,8 +61,6 @@ from skest.feature_columns.vocabulary import (
     categorical_column_with_vocabulary_list,
 )
 
-#: Categories with at most so many levels become an indicator, others an embedding.
-MAX_INDICATOR_LEVELS = 10
 #: Categories with more levels are hashed, in place of a vocabulary.
 MAX_VOCABULARY_LEVELS = 50_000
 #: Number of buckets for hashed categories.
@@ -171,7 +170,8 @@ def _matrix(
     table: Table, key: Key, values: np.ndarray, kind: str, dtype: str | None
 ) -> list[FeatureColumn]:
     """Return the columns of several numbers in each cell."""
-    parts = parts_of(values)
+    # Once for the parts of a wide and deep model.
+    parts = table.learned(("parts", key), lambda: parts_of(values))
     # A few flags need no column of their own.
     has_parts = parts.blocks or (len(parts.flags) and values.shape[1] > MANY_COLUMNS)
     if kind == "dense" and has_parts:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from skest.feature_columns.columns import FeatureColumns
-from skest.feature_columns.joined import NumericFrameColumn
+from skest.feature_columns.matrix_parts import NumericFrameColumn
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Table
 

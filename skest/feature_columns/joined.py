@@ -7,7 +7,6 @@ Of a hundred columns, each by itself, a step would take a hundred times as long.
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
 from itertools import takewhile
 from typing import Any, cast
 
@@ -20,6 +19,7 @@ from skest.feature_columns.columns import FeatureColumns, free_name
 from skest.feature_columns.dense import IndicatorColumn, indicator_column
 from skest.feature_columns.matrix_parts import (
     NumberedVocabularyPartColumn,
+    NumericFrameColumn,
     NumericPartColumn,
     OneHotColumn,
 )
@@ -27,51 +27,6 @@ from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.statistics import EmptyColumnError
 from skest.feature_columns.table import Key, Table
 from skest.feature_columns.vocabulary import VocabularyListColumn
-
-
-@dataclass(eq=False, repr=False)
-class NumericFrameColumn(NumericColumn):
-    """All columns of a frame of numbers as one numeric column.
-
-    An estimator without given columns reads such a frame as one array. This column of
-    its fitted feature columns takes both: the array under `key`, and the frame, whose
-    columns it finds by their names.
-
-    Parameters
-    ----------
-    key, shape, default_value, dtype, normalizer, indicate_missing
-        As of `numeric_column`; `key` is that of the array.
-    feature_names : sequence of str
-        Names of the columns of the frame, one for each element of `shape`.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from skest.feature_columns.joined import NumericFrameColumn
-    >>> column = NumericFrameColumn("x", 2, feature_names=["age", "size"])
-    >>> column.transform(pd.DataFrame({"size": [1.0], "age": [50.0]}))
-    array([[50.,  1.]], dtype=float32)
-    >>> column.get_feature_names_out()
-    array(['age', 'size'], dtype=object)
-    """
-
-    _: KW_ONLY
-    feature_names: Sequence[str]
-
-    @property
-    def _element_names(self) -> list[str]:
-        return [str(name) for name in self.feature_names]
-
-    def _element(self, i: int) -> str:
-        return f"Column {self.feature_names[i]!r}"
-
-    def _raw(self, table: Table) -> np.ndarray:
-        # A dictionary may have the columns by their names; an array of the fit has
-        # none.
-        is_array = table.feature_names is None
-        if is_array and not set(self.feature_names).issubset(table.keys):
-            return super()._raw(table)
-        return table.matrix(self.feature_names)
 
 
 class JoinedNumericColumn(NumericFrameColumn):

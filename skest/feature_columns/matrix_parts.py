@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a matrix: its numbers, its flags, and what was one-hot encoded before.
+"""A matrix, and parts of it: its numbers, its flags, and what was one-hot encoded before.
 
 A pipeline hands its last step an array, in which the hundred levels of a category are a
 hundred numbers. A network learns far more of them as one category again.
@@ -21,8 +21,9 @@ from skest.feature_columns.vocabulary import (
     VocabularyListColumn,
 )
 
-#: One-hot columns of fewer levels are flags: as a category they would be an indicator.
-FEWEST_LEVELS = 11
+#: Categories with at most so many levels become an indicator, others an embedding; and so
+#: many one-hot columns stay flags.
+MAX_INDICATOR_LEVELS = 10
 #: The level of a row in which no column of a one-hot block is on, or several are.
 NO_LEVEL = "(none)"
 #: Columns of a sparse matrix that are numbers, and not mostly zero.
@@ -73,7 +74,52 @@ class PartOfMatrix:
 
 
 @dataclass(eq=False, repr=False)
-class NumericPartColumn(PartOfMatrix, NumericColumn):
+class NumericFrameColumn(NumericColumn):
+    """All columns of a frame of numbers as one numeric column.
+
+    An estimator without given columns reads such a frame as one array. This column of
+    its fitted feature columns takes both: the array under `key`, and the frame, whose
+    columns it finds by their names.
+
+    Parameters
+    ----------
+    key, shape, default_value, dtype, normalizer, indicate_missing
+        As of `numeric_column`; `key` is that of the array.
+    feature_names : sequence of str
+        Names of the columns of the frame, one for each element of `shape`.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from skest.feature_columns.matrix_parts import NumericFrameColumn
+    >>> column = NumericFrameColumn("x", 2, feature_names=["age", "size"])
+    >>> column.transform(pd.DataFrame({"size": [1.0], "age": [50.0]}))
+    array([[50.,  1.]], dtype=float32)
+    >>> column.get_feature_names_out()
+    array(['age', 'size'], dtype=object)
+    """
+
+    _: KW_ONLY
+    feature_names: Sequence[str]
+
+    @property
+    def _element_names(self) -> list[str]:
+        return [str(name) for name in self.feature_names]
+
+    def _element(self, i: int) -> str:
+        return f"Column {self.feature_names[i]!r}"
+
+    def _raw(self, table: Table) -> np.ndarray:
+        # A dictionary may have the columns by their names; an array of the fit has
+        # none.
+        is_array = table.feature_names is None
+        if is_array and not set(self.feature_names).issubset(table.keys):
+            return super()._raw(table)
+        return table.matrix(self.feature_names)
+
+
+@dataclass(eq=False, repr=False)
+class NumericPartColumn(PartOfMatrix, NumericFrameColumn):
     """Some columns of a matrix as a numeric column, called `key`.
 
     Parameters
@@ -100,14 +146,6 @@ class NumericPartColumn(PartOfMatrix, NumericColumn):
 
     _: KW_ONLY
     elements: Sequence[int]
-    feature_names: Sequence[str]
-
-    @property
-    def _element_names(self) -> list[str]:
-        return [str(name) for name in self.feature_names]
-
-    def _element(self, i: int) -> str:
-        return f"Column {self.feature_names[i]!r}"
 
     def _raw(self, table: Table) -> np.ndarray:
         values = self._part(table, self.elements, self.feature_names)
@@ -245,26 +283,22 @@ class Parts(NamedTuple):
     is_all: bool
 
 
-def parts_of(
-    matrix: np.ndarray | scipy.sparse.csr_array, fewest_levels: int = FEWEST_LEVELS
-) -> Parts:
+def parts_of(matrix: np.ndarray | scipy.sparse.csr_array) -> Parts:
     """Look at the columns of a matrix.
 
     Parameters
     ----------
     matrix : ndarray or CSR array of shape (n_rows, n_columns)
         Numbers; NaN is missing.
-    fewest_levels : int, default=11
-        Blocks of fewer columns are flags.
 
     Examples
     --------
     >>> import numpy as np
     >>> from skest.feature_columns.matrix_parts import parts_of
-    >>> matrix = np.c_[np.linspace(0, 1, 60), np.tile(np.eye(3), (20, 1))]
-    >>> parts = parts_of(matrix, 3)
+    >>> matrix = np.c_[np.linspace(0, 1, 55), np.tile(np.eye(11), (5, 1))]
+    >>> parts = parts_of(matrix)
     >>> parts.numbers, parts.blocks
-    (array([0]), [array([1, 2, 3])])
+    (array([0]), [array([ 1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11])])
     """
     ends_of = _ends if isinstance(matrix, np.ndarray) else _sparse_ends
     low, high, has_two = ends_of(matrix)
@@ -275,7 +309,7 @@ def parts_of(
     thresholds = np.where(thresholds < high, thresholds, low)  # of rounding noise
     blocks = _blocks(matrix, has_two, is_same, thresholds)
     in_block = np.isin(np.arange(matrix.shape[1]), np.concatenate([[], *blocks]))
-    blocks = [block for block in blocks if len(block) >= fewest_levels]
+    blocks = [block for block in blocks if len(block) > MAX_INDICATOR_LEVELS]
     rest = np.ones(len(low), bool)
     rest[np.concatenate([np.empty(0, np.intp), *blocks])] = False
     is_all = True

@@ -19,10 +19,10 @@ from skest.feature_columns.crossed import CrossedColumn, WeightedCategoricalColu
 from skest.feature_columns.joined import (
     JoinedCategoricalColumn,
     JoinedNumericColumn,
-    NumericFrameColumn,
 )
 from skest.feature_columns.matrix_parts import (
     NumberedVocabularyPartColumn,
+    NumericFrameColumn,
     NumericPartColumn,
     OneHotColumn,
 )
