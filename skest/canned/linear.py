@@ -120,8 +120,8 @@ def auto_learning_rate(
     """Return the learning rate; "auto" is ``min(at_most, 1 / sqrt(n_columns))``."""
     if learning_rate == "auto":
         # _get_default_optimizer of tf.estimator's linear models counts columns, not
-        # weights; several may have been joined.
-        n_columns = sum(getattr(column, "n_joined", 1) for column in columns.active)
+        # weights; each number of an array is one, as it is in a frame.
+        n_columns = sum(getattr(column, "n_elements", 1) for column in columns.active)
         return min(at_most, n_columns**-0.5)
     return learning_rate  # type: ignore[return-value]
 

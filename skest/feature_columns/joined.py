@@ -45,11 +45,6 @@ class JoinedNumericColumn(NumericFrameColumn):
         """The names of the columns."""
         return tuple(self.feature_names)
 
-    @property
-    def n_joined(self) -> int:
-        """Number of raw columns."""
-        return self.n_elements
-
     def _raw(self, table: Table) -> np.ndarray:
         return table.matrix(self.feature_names)
 
@@ -102,7 +97,7 @@ class JoinedCategoricalColumn(CategoricalColumn):
         return cast(Sequence[VocabularyListColumn], found)
 
     @property
-    def n_joined(self) -> int:
+    def n_elements(self) -> int:
         """Number of raw columns."""
         return len(self.categoricals)
 
@@ -136,7 +131,7 @@ class JoinedCategoricalColumn(CategoricalColumn):
     def ids(self, table: Table) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all columns, one behind the other."""
         # Of the columns one by one: all at once would take twice the memory.
-        joined = np.empty((table.n_rows, self.n_joined), np.int64)
+        joined = np.empty((table.n_rows, self.n_elements), np.int64)
         present = np.empty(joined.shape, bool)
         first = 0
         for i, column in enumerate(self.categoricals):
