@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from skest.adapters import allowed
@@ -17,12 +18,16 @@ from skest.adapters.predictors import (
     SkestHeadEstimator,
     SkestRegressor,
 )
+from skest.adapters.recipe import FEWEST_HELD_OUT
 from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns
 from skest.feature_columns.modules import parameter_name
 from skest.feature_columns.table import TableColumns
 
+# Of fewer rows for each column, classes are learned by heart, and rows held out are worth
+# it; of numbers they are not (`python -m benchmarks.wide_tables`).
+_FEW_ROWS_A_COLUMN = 20
 # Key of the row numbers beside the features, which are the example ids of SDCA.
 _ROW_KEY = "__row_number__"
 _ROWS_CHANGE = (
@@ -50,8 +55,9 @@ class LinearParameters(OptimizerParameters):
         one of these. "sdca", or `skest.LinearSDCA` with settings, is dual coordinate
         ascent, for two classes or the squared error of one target.
     learning_rate : float, callable, "auto" or None
-        "auto" is ``min(0.2, 1 / sqrt(n_columns))``; a function of the global step makes a
-        schedule; None is the optimizer's own default.
+        "auto" is ``min(0.2, 1 / sqrt(n_columns))``, where each number of an array is a
+        column; a function of the global step makes a schedule; None is the optimizer's
+        own default.
     l1 : float
         L1 penalty of "ftrl" and "proximaladagrad".
     l2 : float
@@ -147,6 +153,20 @@ class SkestLinear(LinearParameters, SkestEstimator):
 
     def _weights_and_bias(self) -> tuple[np.ndarray, np.ndarray]:
         return linear_weights(self, self.feature_columns_)
+
+    def _choose(self, n_rows: float, *, is_whole: bool = True, **how: Any) -> None:
+        super()._choose(n_rows, is_whole=is_whole, **how)
+        if (
+            "early_stopping" in self.auto_params_
+            and is_whole
+            and is_classifier(self)
+            and n_rows < _FEW_ROWS_A_COLUMN * getattr(self, "n_features_in_", 0)
+            and self.validation_fraction * n_rows >= FEWEST_HELD_OUT
+            # A penalty does the same.
+            and not (self.l1 or self.l2 or self.weight_decay)
+            and as_sdca(self.optimizer) is None
+        ):
+            self.auto_params_["early_stopping"] = True
 
     def _model_fn(self, head: Any) -> ModelFunction:
         sdca = self._numbers_rows() or as_sdca(self.optimizer)

@@ -178,7 +178,9 @@ class TrainingParameters:
     early_stopping : bool or "auto"
         Score held-out rows after every epoch, stop when the score no longer improves,
         and return to the best state. The score is minus the loss, of the squared error
-        R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`.
+        R². "auto" does so with more than 10,000 rows, or if ``fit`` is given `X_val`;
+        linear classifiers without penalty from 1,000 rows on, too, if there are fewer
+        than 20 for each column.
         Without it, training stops when its own loss no longer improves.
 
         With the recipe, "auto" holds rows out if there are 60 or more, and goes on from

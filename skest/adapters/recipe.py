@@ -27,7 +27,7 @@ LAST_PART = 5
 _FEWEST_ROWS_TO_HOLD_OUT, _MEMBERS_OF_FEW_ROWS = 60, 16
 # Nor does a part with fewer: then every row is held out once. On breast_cancer, that
 # halves the log loss, to .10.
-_FEWEST_HELD_OUT, _N_FOLDS = 100, 5
+FEWEST_HELD_OUT, _N_FOLDS = 100, 5
 # Highest rates of the schedule, by optimizer.
 _PEAKS = {"auto": 0.002, "adam": 0.002, "adamw": 0.002, "rmsprop": 0.002}
 _OTHER_PEAK = 0.05
@@ -50,7 +50,8 @@ _REASONS = {
 }
 _PLAIN_REASONS = {
     "batch_size": "about 200, so that the last batch is not small",
-    "early_stopping": "rows are held out for tables of more than 10,000 rows",
+    "early_stopping": "rows are held out for tables of more than 10,000 rows; of classes, "
+    "by linear models, from 1,000 on if there are fewer than 20 for each column",
 }
 _MANY_ROWS = 10_000  # rows are held out above this, as HistGradientBoosting does
 
@@ -226,7 +227,7 @@ class AutoParameters(TrainingParameters):
         others = [h for h in self.hooks or () if not isinstance(h, ProgressBarHook)]
         if others or not is_alone:
             return 1
-        return _N_FOLDS if self.validation_fraction * n_rows < _FEWEST_HELD_OUT else 1
+        return _N_FOLDS if self.validation_fraction * n_rows < FEWEST_HELD_OUT else 1
 
     def _batch_size(self, n_rows: int) -> int:
         """Return the size of batches of so many rows."""
