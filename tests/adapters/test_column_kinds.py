@@ -85,6 +85,7 @@ def test_a_shared_table_is_learned(clicks):
         optimizer="adam",
         learning_rate=0.02,
         max_iter=45,
+        early_stopping=False,
         random_state=0,
     ).fit(X, y)
     assert model.score(X, y) > 0.9

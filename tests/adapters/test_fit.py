@@ -48,8 +48,9 @@ def test_classifier_learns_a_mixed_table(classifier_class, table):
     assert model.decision_function(X).shape == (200,)
 
 
-@pytest.mark.parametrize("n_rows", [120, 1_100])
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    ("mode", "n_rows"), [(torch.no_grad, 1_100), (torch.inference_mode, 120)]
+)
 def test_fit_and_predict_where_gradients_are_off(mode, n_rows):
     X = np.random.default_rng(0).normal(size=(n_rows, 3))
     y = X[:, 0] > 0
@@ -191,7 +192,7 @@ def test_clones_do_not_share_a_model_dir(table, tmp_path):
 
 
 def test_verbose_says_what_was_chosen_and_why(table, capsys):
-    model = DNNClassifier(max_iter=2, verbose=1, random_state=0).fit(*table)
+    model = DNNClassifier(4, max_iter=2, verbose=1, random_state=0).fit(*table)
     title, head, *lines = capsys.readouterr().out.splitlines()
     assert title == f"Chosen for {len(table[0])} rows"
     assert head.split() == ["parameter", "value", "why"]
@@ -205,11 +206,11 @@ def test_verbose_says_what_was_chosen_and_why(table, capsys):
         "0.002",
         "starts high and falls to almost zero in each cycle",
     ]
-    DNNClassifier(
-        max_iter=1, verbose=1, lr_scheduler=torch.optim.lr_scheduler.ConstantLR
-    ).fit(*table)
+    at_once = {"max_iter": 1, "verbose": 1, "early_stopping": False}
+    scheduler = torch.optim.lr_scheduler.ConstantLR
+    DNNClassifier(4, lr_scheduler=scheduler, **at_once).fit(*table)
     assert "0.002  where the given schedule starts" in capsys.readouterr().out
-    DNNClassifier(max_iter=1, verbose=1, optimizer=torch.optim.Adam).fit(*table)
+    DNNClassifier(4, optimizer=torch.optim.Adam, **at_once).fit(*table)
     assert "None   that of the given optimizer" in capsys.readouterr().out
 
 
@@ -416,7 +417,9 @@ def test_a_rare_class_may_be_held_out():
 
 def test_classes_whose_rows_weigh_nothing_are_classes():
     X, y = np.random.default_rng(0).normal(size=(90, 2)), np.repeat(["a", "b", "c"], 30)
-    for model in (DNNClassifier((8,), max_iter=40, random_state=0), LinearClassifier()):
+    own = {"max_iter": 10, "learning_rate": 0.02, "random_state": 0}
+    network = DNNClassifier((8,), n_members=1, **own)
+    for model in (network, LinearClassifier()):
         model.set_params(class_weight={"a": 1, "b": 1, "c": 1, "of another fold": 1})
         model.fit(X, y, sample_weight=y != "a")
         assert model.classes_.tolist() == ["a", "b", "c"]

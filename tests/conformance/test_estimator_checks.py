@@ -23,7 +23,7 @@ DNN_ADAGRAD = {f"dnn_{name}": value for name, value in ADAGRAD.items()}
 ESTIMATORS = [
     skest.BaselineRegressor(),
     skest.DNNClassifier((16,), **ADAGRAD, max_iter=15),
-    skest.LinearClassifier(max_iter=60),
+    skest.LinearClassifier(max_iter=20),
     skest.DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
     skest.MultiHeadEstimator((16,), **ADAGRAD, max_iter=15),
 ]

@@ -11,6 +11,7 @@ from sklearn.metrics import r2_score, roc_auc_score
 
 from skest import DNNClassifier, DNNLinearCombinedRegressor
 from skest import feature_columns as fc
+from tests._models import single
 from tests.feature_columns.conftest import assert_no_row_knows_its_label
 
 WORDS = [f"word{i}" for i in range(60)]
@@ -106,7 +107,8 @@ def test_texts_are_learned_as_constructed(rng):
 def test_nothing_leaks_in_fit(rng):
     said, _ = said_of(rng, 1_000)
     y = rng.integers(0, 2, 1_000)
-    model = DNNClassifier((16,), max_iter=10, random_state=0).fit(said[:500], y[:500])
+    model = single(DNNClassifier, hidden_units=(16,), max_iter=10)
+    model.fit(said[:500], y[:500])
     probability = model.predict_proba(said[500:])[:, 1]
     assert 0.43 < roc_auc_score(y[500:], probability) < 0.57
     assert model.loss_ > 0.6
@@ -162,7 +164,7 @@ def test_export(tmp_path, rng):
     export = pytest.importorskip("skest.export")
     pytest.importorskip("onnxruntime")
     said, y = said_of(rng, 200)
-    model = DNNClassifier((8,), max_iter=2, random_state=0).fit(said, y > 0)
+    model = single(DNNClassifier, hidden_units=(8,), max_iter=2).fit(said, y > 0)
     version = model.export(tmp_path / "texts")
     new = pd.DataFrame({"said": ["Word1, word1 so!", "other words", "", None, "..."]})
     expected = model.predict_proba(new)
