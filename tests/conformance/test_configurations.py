@@ -130,10 +130,7 @@ RANDOM = {
 WITHOUT = {
     **{name: (estimator, WEIGHTS) for name, estimator in (ROUNDED | RANDOM).items()},
     # Copies of a row come to both sides of the split, which a weight cannot do.
-    "early stopping": (
-        DNNClassifier((16,), **ADAGRAD, early_stopping=True),
-        WEIGHTS,
-    ),
+    "early stopping": (DNNClassifier((16,), **ADAGRAD, early_stopping=True), WEIGHTS),
     "early stopping numbers": (
         DNNRegressor((16,), **ADAGRAD, early_stopping=True),
         WEIGHTS,
