@@ -29,10 +29,10 @@ FEW = {"max_iter": 3, "n_members": 2, "random_state": 0}
 def table():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(
-        {"age": rng.uniform(0, 80, 150), "town": rng.choice(list("abcdef"), 150)}
+        {"age": rng.uniform(0, 80, 100), "town": rng.choice(list("abcdef"), 100)}
     )
     X.loc[::9, "age"] = np.nan
-    return X, np.where(rng.logistic(size=150) < (X["town"] < "c") * 4 - 2, "yes", "no")
+    return X, np.where(rng.logistic(size=100) < (X["town"] < "c") * 4 - 2, "yes", "no")
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ def test_never_trains_longer_than_asked(table, least, n_iter, n_steps):
 
 
 @pytest.mark.parametrize("rows_of", ["fit", "early_stopping", "partial_fit"])
-def test_few_rows_have_many_members_if_they_are_all(table, rows_of):
+def test_few_rows_are_all_trained_on_with_many_members_if_they_are_all(table, rows_of):
     X, y = table[0][:40], table[1][:40]
     model = recipe(n_members="auto", max_iter=2)
     if rows_of == "partial_fit":  # more are to come
@@ -87,6 +87,8 @@ def test_few_rows_have_many_members_if_they_are_all(table, rows_of):
         stopping = "auto" if rows_of == "fit" else False
         model.set_params(early_stopping=stopping).fit(X, y)
         assert model.auto_params_["n_members"] == 16
+        assert not model.auto_params_.get("early_stopping")
+        assert (model.n_iter_, model.validation_scores_) == (2, None)
 
 
 def test_members_begin_as_signs_where_no_encoding_is_learned():
@@ -170,15 +172,6 @@ def test_rows_of_the_caller_decide_on_the_epoch_and_are_not_trained_on(table):
     model.fit(X[60:], y[60:], X_val=X[:60], y_val=y[:60])
     assert model.n_steps_ <= 5 * 8
     assert len(model.validation_scores_) == 5
-
-
-def test_few_rows_are_all_trained_on():
-    X = np.linspace(-1, 1, 40).reshape(-1, 1)
-    model = DNNRegressor((8,), max_iter=6, random_state=0)
-    model.fit(X, X[:, 0])
-    assert model.auto_params_["early_stopping"] is False
-    assert model.n_iter_ == 6
-    assert model.validation_scores_ is None
 
 
 def test_a_training_that_goes_on_has_a_schedule_of_its_own(table):
@@ -295,14 +288,11 @@ def test_counts_are_predicted_with_their_mean(n_rows, tmp_path):
     assert np.isfinite(none.evaluate(X, np.zeros(n_rows))["average_loss"])
 
 
-def test_rows_that_are_all_predicted_right_do_not_calibrate():
-    logits = np.repeat([[1.0], [-1.0]], 100, axis=0)
-    assert temperature_of(logits, np.repeat([1, 0], 100)) == 1
-
-
 def test_much_too_little_confidence_is_mended_if_some_rows_are_wrong():
     logits = np.repeat([[0.1], [-0.1]], 100, axis=0)
-    labels = np.tile([1] * 9 + [0], 20) ^ np.repeat([0, 1], 100)
+    right = np.repeat([1, 0], 100)
+    assert temperature_of(logits, right) == 1
+    labels = np.tile([1] * 9 + [0], 20) ^ (1 - right)
     # The end of the range.
     assert temperature_of(logits, labels) == pytest.approx(np.exp(-2), rel=1e-3)
 

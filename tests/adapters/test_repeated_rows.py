@@ -167,6 +167,7 @@ def test_groups_are_held_out_as_a_whole(early_stopping):
     model = DNNClassifier(
         (32,),
         n_members=1,
+        max_iter=40,
         early_stopping=early_stopping,
         validation_fraction=0.3,
         random_state=0,

@@ -157,21 +157,16 @@ def test_predictions_take_the_numbers_in_any_form(estimator, tmp_path):
         )
 
 
-@pytest.mark.filterwarnings("error")
-def test_ids_that_labels_know_have_no_warning():
+def test_minus_one_among_ids_is_missing_and_linear_models_say_so():
     shop, sales = shops()
-    X = pd.DataFrame({"shop_id": shop, "size": np.arange(4000) % 977})
-    DNNRegressor((4,), max_iter=1, random_state=0).fit(X, sales)
-
-
-def test_minus_one_among_names_is_missing_and_said():
-    shop, sales = shops()
-    X = pd.DataFrame({"shop": shop - 1, "size": np.arange(4000) % 977})
-    with pytest.warns(UserWarning, match="'shop' holds the integer -1 among its cat"):
+    X = pd.DataFrame({"shop_id": shop - 1, "size": np.arange(4000) % 977})
+    with pytest.warns(
+        UserWarning, match="'shop_id' holds the integer -1 among its cat"
+    ):
         LinearRegressor(max_iter=1).fit(X, sales)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        DNNRegressor((4,), max_iter=1, random_state=0).fit(X, sales)
+        single(DNNRegressor, hidden_units=(4,), max_iter=1).fit(X, sales)
 
 
 def test_an_id_of_each_row_is_left_out():

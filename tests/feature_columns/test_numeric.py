@@ -352,5 +352,5 @@ def test_auto_keeps_later_numbers_near_those_of_fit():
 def test_a_code_for_a_gap_that_fit_has_not_seen_does_not_outweigh_all_else():
     rng = np.random.default_rng(0)
     X = pd.DataFrame(rng.normal(size=(1200, 2)), columns=["a", "none"])
-    model = DNNRegressor(max_iter=20, random_state=0).fit(X, 2 * X["a"])
+    model = single(DNNRegressor, max_iter=20).fit(X, 2 * X["a"])
     assert r2_score(2 * X["a"], model.predict(X.assign(none=999.0))) > 0.9

@@ -189,7 +189,7 @@ def test_a_score_that_needs_more_than_predictions(table):
     assert type(search.best_estimator_) is EnsembleClassifier  # by the loss
 
 
-@pytest.mark.parametrize("dtype", ["boolean", "Int8", "int64[pyarrow]", "category"])
+@pytest.mark.parametrize("dtype", ["boolean", "int64[pyarrow]", "category"])
 def test_classes_are_those_of_a_single_estimator(dtype, table):
     X, y = table
     y = pd.Series(y == "high").astype(dtype)
