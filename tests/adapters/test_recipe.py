@@ -314,7 +314,7 @@ def test_a_temperature_is_learned_on_top_of_that_of_a_source():
 def test_predictions_stay_within_the_range_of_the_targets(tmp_path):
     X = np.linspace(-1, 1, 200)[:, None]
     y, far = 3 * X[:, 0], np.array([[50.0], [-50.0]])
-    own = {"n_members": 1, "early_stopping": False, "max_iter": 40, "random_state": 0}
+    own = {"n_members": 1, "early_stopping": False, "max_iter": 25, "random_state": 0}
     model = DNNRegressor((32,), **own)
     assert model.fit(X, y).predict(far) == pytest.approx([3, -3])
     exported = export.load(model.export(tmp_path)).predict(far)
