@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose
@@ -144,8 +144,8 @@ def test_sums_are_float64():
 # State
 
 
-@pytest.mark.parametrize("make", LABELLED)
-@given(sample=data(2), cut=st.integers(0, 40))
+@settings(max_examples=150)
+@given(make=st.sampled_from(LABELLED), sample=data(2), cut=st.integers(0, 40))
 def test_splits_and_merges_do_not_matter(make, sample, cut):
     parts = [tuple(column[:cut] for column in sample)]
     parts += [tuple(column[cut:] for column in sample)]
@@ -159,9 +159,8 @@ def test_splits_and_merges_do_not_matter(make, sample, cut):
     assert_allclose(second.compute(), of(make(), parts[1]), atol=1e-12)
 
 
-@given(data())
-@pytest.mark.parametrize("curve", ["ROC", "PR"])
-@pytest.mark.parametrize("buckets", [2, 5, 1024])
+@settings(max_examples=100)
+@given(st.sampled_from(["ROC", "PR"]), st.sampled_from([2, 5, 1024]), data())
 def test_error_bound_of_buckets_holds(curve, buckets, sample):
     exact, rough = AUC(curve), AUC(curve, max_points=0)
     rough._BUCKETS = buckets

@@ -75,6 +75,7 @@ def wide_and_deep():
         linear_feature_columns=[age, fc.crossed_column(["city", "job"], 50)],
         dnn_feature_columns=deep,
         max_iter=3,
+        early_stopping=False,
         random_state=0,
     )
 
@@ -113,7 +114,7 @@ def test_a_head_with_names_of_classes(table, tmp_path):
     X, y = table
     names = sorted(set(y))
     head = BinaryClassHead(label_vocabulary=[str(name) for name in names])
-    model = DNNEstimator(head, (4,), max_iter=2, random_state=0)
+    model = small(DNNEstimator, head=head)
     model.fit(X, [str(label) for label in y])
     for way in WAYS:
         assert_same_predictions(way(model, tmp_path / way.__name__), model, X)
@@ -121,7 +122,7 @@ def test_a_head_with_names_of_classes(table, tmp_path):
 
 def test_folds_in_a_pipeline(tmp_path):
     # What a pipeline tells its steps for callbacks is of the fit only.
-    X, y = load_iris(return_X_y=True)
+    X, y = (part[::2] for part in load_iris(return_X_y=True))
     model = make_pipeline(StandardScaler(), DNNClassifier((4,), max_iter=2)).fit(X, y)
     assert model[-1].fold_estimators_
     skops = pytest.importorskip("skops.io")

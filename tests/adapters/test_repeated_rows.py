@@ -129,14 +129,14 @@ def test_a_class_of_copies_of_one_row_is_in_training():
     y = np.where(X[:, 0] > 0, 1, 0)
     y[0] = 2
     copies = np.append(np.tile(np.arange(150), 2), np.zeros(100, int))
-    model = DNNClassifier((16,), n_members=1, max_iter=30, random_state=0)
+    own = {"learning_rate": 0.02, "max_iter": 8}
+    model = DNNClassifier((16,), n_members=1, random_state=0, **own)
     model.fit(X[copies], y[copies])
     assert model.predict_proba(X[:1])[0, 2] > 0.9
 
 
 # By folds, and by one part.
-@pytest.mark.parametrize("n_rows", [100, 300])
-@pytest.mark.parametrize("strings", [False, True])
+@pytest.mark.parametrize(("n_rows", "strings"), [(100, True), (340, False)])
 def test_copies_are_not_held_out_beside_their_like(n_rows, strings):
     rng = np.random.default_rng(0)
     X, X_new = rng.normal(size=(2, n_rows, 6)).round(3)
@@ -145,7 +145,8 @@ def test_copies_are_not_held_out_beside_their_like(n_rows, strings):
         X, X_new = (pd.DataFrame(x.astype(str)).add_prefix("x") for x in (X, X_new))
     copies = np.repeat(np.arange(n_rows), 3)
     X = X.iloc[copies] if strings else X[copies]
-    model = DNNClassifier((32,), n_members=1, random_state=0).fit(X, y[copies])
+    model = DNNClassifier((32,), n_members=1, max_iter=50, random_state=0)
+    model.fit(X, y[copies])
     assert log_loss(y_new, model.predict_proba(X_new)) < 0.75
 
 
@@ -167,6 +168,7 @@ def test_groups_are_held_out_as_a_whole(early_stopping):
     model = DNNClassifier(
         (32,),
         n_members=1,
+        max_iter=40,
         early_stopping=early_stopping,
         validation_fraction=0.3,
         random_state=0,

@@ -34,21 +34,22 @@ def weighted_and_repeated(X, y, seed=1):
 
 
 TAIL = {"sampling": "weighted", "random_state": 0, "max_iter": 3, "batch_size": 16}
+AT_ONCE = TAIL | {"early_stopping": False}
 QUANTILES = [
     numeric_column("a", normalizer="quantile"),
     numeric_column("b", normalizer="standard"),
     embedding_column(vocabulary("c"), dimension=2),
 ]
 MODELS = {
-    "float32": skest.DNNClassifier((8,), dtype="float32", optimizer="adam", **TAIL),
-    "dropout": skest.DNNClassifier((8,), dropout=0.5, batch_norm=True, **TAIL),
-    "columns": skest.DNNClassifier((8,), feature_columns=QUANTILES, **TAIL),
-    "combined": skest.DNNLinearCombinedClassifier((8,), **TAIL),
+    "float32": skest.DNNClassifier((8,), dtype="float32", optimizer="adam", **AT_ONCE),
+    "dropout": skest.DNNClassifier((8,), dropout=0.5, batch_norm=True, **AT_ONCE),
+    "columns": skest.DNNClassifier((8,), feature_columns=QUANTILES, **AT_ONCE),
+    "combined": skest.DNNLinearCombinedClassifier((8,), **AT_ONCE),
     "balanced": skest.LinearClassifier(class_weight="balanced", **TAIL),
     "held out": skest.DNNClassifier((8,), early_stopping=True, **TAIL),
     "regressor": skest.DNNRegressor((8,), **TAIL),
     "baseline": skest.BaselineRegressor(loss="poisson", **TAIL),
-    "heads": skest.MultiHeadEstimator((8,), **TAIL),
+    "heads": skest.MultiHeadEstimator((8,), **AT_ONCE),
 }
 
 

@@ -172,10 +172,10 @@ def test_later_batches_may_be_beyond_the_first(begun_by_fit):
     x = np.linspace(0, 10, 2000)
     batches = [({"x": x[i : i + 100]}, 3 * x[i : i + 100]) for i in range(0, 2000, 100)]
     column = fc.numeric_column("x", normalizer="auto" if begun_by_fit else None)
-    own = {"n_members": 1, "random_state": 0}
+    own = {"n_members": 1, "learning_rate": 0.02, "random_state": 0}
     model = DNNRegressor((16,), feature_columns=[column], **own)
     if begun_by_fit:
         model.set_params(max_iter=5).fit({"x": x[:200]}, 3 * x[:200])
-    for _ in range(40):
+    for _ in range(6):
         model.train(lambda: batches)
     assert r2_score(3 * x, model.predict({"x": x})) > 0.95

@@ -275,7 +275,8 @@ def test_numbers_of_a_table_may_come_and_go(model, names):
     X.loc[::9, "b"] = np.nan
     y = 2 * X["b"].fillna(0) + (X["s"] == "x")
     X["a"] *= 0.01  # so that it has no part in the predictions
-    old = single(model).fit(X[["a", "b", "s"]], y)
+    short = {"max_iter": 20, "learning_rate": 0.01} if model is DNNRegressor else {}
+    old = single(model, **short).fit(X[["a", "b", "s"]], y)
     later = X[names].assign(b=X["b"] * 7)  # in another scale, which must not count
     rate = {"learning_rate": TINY, "l2_regularization_strength": 0}
     new = single(model, random_state=1, max_steps=1, warm_start_from=old)

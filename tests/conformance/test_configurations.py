@@ -3,17 +3,14 @@
 
 `BY_DAY` and `MORE` pass every check, and none is expected to fail. `WITHOUT` names, for
 each configuration that cannot pass them all, the checks that it is spared, why, and what
-is tested in their place; `test_spared_checks_do_fail` sees that none is spared in vain.
+is tested in their place; none is spared in vain, for it has to fail them.
 All but `BY_DAY` is checked at night, by ``make test-nightly``.
 """
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array, issparse
-from sklearn.utils.estimator_checks import (
-    estimator_checks_generator,
-    parametrize_with_checks,
-)
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from skest import (
     DNNClassifier,
@@ -24,6 +21,7 @@ from skest import (
     RNNRegressor,
 )
 from skest import feature_columns as fc
+from tests.conformance.test_estimator_checks import assert_all_pass
 
 
 def sparse(X):
@@ -130,10 +128,7 @@ RANDOM = {
 WITHOUT = {
     **{name: (estimator, WEIGHTS) for name, estimator in (ROUNDED | RANDOM).items()},
     # Copies of a row come to both sides of the split, which a weight cannot do.
-    "early stopping": (
-        DNNClassifier((16,), **ADAGRAD, early_stopping=True),
-        WEIGHTS,
-    ),
+    "early stopping": (DNNClassifier((16,), **ADAGRAD, early_stopping=True), WEIGHTS),
     "early stopping numbers": (
         DNNRegressor((16,), **ADAGRAD, early_stopping=True),
         WEIGHTS,
@@ -154,45 +149,19 @@ WITHOUT = {
 }
 
 
-def checks_of(estimator):
-    """Return name, estimator and function of all checks."""
-    pairs = estimator_checks_generator(estimator)
-    return [(check.func.__name__, each, check) for each, check in pairs]
-
-
 @parametrize_with_checks([BY_DAY], xfail_strict=True)
 def test_every_check(estimator, check):
     check(estimator)
 
 
 @pytest.mark.nightly
-@parametrize_with_checks(list(MORE.values()), xfail_strict=True)
-def test_every_check_of_more(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [
-        pytest.param(each, check, id=f"{title}-{name}")
-        for title, (estimator, spared) in WITHOUT.items()
-        for name, each, check in checks_of(estimator)
-        if name not in spared
-    ],
-)
-def test_the_other_checks(estimator, check):
-    check(estimator)
+@pytest.mark.parametrize("title", MORE)
+def test_every_check_of_more(title):
+    assert_all_pass(MORE[title])
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("title", WITHOUT)
-def test_spared_checks_do_fail(title):
+def test_all_checks_but_those_spared(title):
     estimator, spared = WITHOUT[title]
-    failed = set()
-    for name, each, check in checks_of(estimator):
-        if name in spared:
-            with pytest.raises(AssertionError):
-                check(each)
-            failed.add(name)
-    assert failed == spared
+    assert_all_pass(estimator, but=spared)

@@ -3,11 +3,7 @@
 
 import numpy as np
 import pytest
-from sklearn.utils.estimator_checks import (
-    check_estimator,
-    estimator_checks_generator,
-    parametrize_with_checks,
-)
+from sklearn.utils.estimator_checks import check_estimator, parametrize_with_checks
 
 import skest
 from skest.canned.sdca import LinearSDCA
@@ -23,7 +19,7 @@ DNN_ADAGRAD = {f"dnn_{name}": value for name, value in ADAGRAD.items()}
 ESTIMATORS = [
     skest.BaselineRegressor(),
     skest.DNNClassifier((16,), **ADAGRAD, max_iter=15),
-    skest.LinearClassifier(max_iter=60),
+    skest.LinearClassifier(max_iter=20),
     skest.DNNLinearCombinedRegressor((16,), **DNN_ADAGRAD, max_iter=60),
     skest.MultiHeadEstimator((16,), **ADAGRAD, max_iter=15),
 ]
@@ -75,16 +71,11 @@ MORE = [
     skest.LinearRegressor(
         optimizer=LinearSDCA(l2=10.0), max_iter=80, n_iter_no_change=np.inf
     ),
+    skest.ModelFnClassifier(model_fns.with_head, max_iter=40),
+    skest.ModelFnRegressor(model_fns.with_head, max_iter=60),
+    skest.ModelFnClassifier(model_fns.classes, max_iter=40),
+    skest.ModelFnRegressor(model_fns.numbers, max_iter=60),
 ]
-
-
-# Apart from the others: the ids of parametrize_with_checks hold addresses of functions.
-WITH_MODEL_FN = {
-    "classifier-head": skest.ModelFnClassifier(model_fns.with_head, max_iter=40),
-    "regressor-head": skest.ModelFnRegressor(model_fns.with_head, max_iter=60),
-    "classifier": skest.ModelFnClassifier(model_fns.classes, max_iter=40),
-    "regressor": skest.ModelFnRegressor(model_fns.numbers, max_iter=60),
-}
 
 
 @parametrize_with_checks(ESTIMATORS, xfail_strict=True)
@@ -92,23 +83,24 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-@pytest.mark.nightly
-@parametrize_with_checks(MORE, xfail_strict=True)
-def test_scikit_learn_checks_of_more(estimator, check):
-    check(estimator)
+def assert_all_pass(estimator, but=frozenset()):
+    """Assert that an estimator passes every check, but some, which it has to fail."""
+    results = check_estimator(
+        estimator,
+        on_skip=None,
+        on_fail=None,
+        expected_failed_checks=dict.fromkeys(but, "see WITHOUT"),
+    )
+    others = [result for result in results if result["status"] != "passed"]
+    assert {result["check_name"] for result in others} == but, others
+    assert all(isinstance(result["exception"], AssertionError) for result in others)
 
 
+# One test for all checks: thousands of them take seconds to collect, night or day.
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("estimator", "check"),
-    [
-        pytest.param(*(estimator, check), id=f"{name}-{i}")
-        for name, model in WITH_MODEL_FN.items()
-        for i, (estimator, check) in enumerate(estimator_checks_generator(model))
-    ],
-)
-def test_scikit_learn_checks_with_a_model_function(estimator, check):
-    check(estimator)
+@pytest.mark.parametrize("estimator", MORE, ids=lambda e: type(e).__name__)
+def test_scikit_learn_checks_of_more(estimator):
+    assert_all_pass(estimator)
 
 
 def with_defaults(estimator):
@@ -134,11 +126,8 @@ NIGHTLY = (
             id=name,
             marks=pytest.mark.nightly if type(e) in NIGHTLY else pytest.mark.slow,
         )
-        for name, e in {
-            type(e).__name__: e for e in [*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()]
-        }.items()
+        for name, e in {type(e).__name__: e for e in [*ESTIMATORS, *MORE]}.items()
     ],
 )
 def test_scikit_learn_checks_with_default_parameters(estimator):
-    results = check_estimator(estimator, on_skip=None)
-    assert {result["status"] for result in results} == {"passed"}
+    assert_all_pass(estimator)

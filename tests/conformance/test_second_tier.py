@@ -14,7 +14,7 @@ from sklearn.utils import estimator_checks
 import skest
 from skest import feature_columns as fc
 from tests.conformance.test_configurations import WITHOUT
-from tests.conformance.test_estimator_checks import ESTIMATORS, MORE, WITH_MODEL_FN
+from tests.conformance.test_estimator_checks import ESTIMATORS, MORE
 
 
 def named(estimator, check):
@@ -27,7 +27,7 @@ def one_of_each(estimators):
     return list({type(e): e for e in reversed(estimators)}.values())
 
 
-EACH = one_of_each([*ESTIMATORS, *MORE, *WITH_MODEL_FN.values()])
+EACH = one_of_each([*ESTIMATORS, *MORE])
 CLASSIFIERS = [e for e in EACH if is_classifier(e)]
 OF_ALL = [
     "check_all_zero_sample_weights_error",

@@ -23,6 +23,7 @@ from skest.displays import (
     TrainingCurveDisplay,
     WeightsDisplay,
 )
+from tests._models import single
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")
@@ -184,7 +185,7 @@ def test_the_title_says_which_of_several(table):
 def test_effects_on_several_heads(table):
     X = table[0][["rooms", "age"]]
     y = pd.DataFrame({"kind": table[1], "price": 9.5 * X["rooms"]})
-    model = skest.MultiHeadEstimator(max_iter=2, random_state=0).fit(X, y)
+    model = single(skest.MultiHeadEstimator, hidden_units=4, max_iter=2).fit(X, y)
 
     def draw(**options):
         return ColumnEffectDisplay.from_estimator(model, X, "rooms", **options)
@@ -209,9 +210,7 @@ def test_effects_on_several_heads(table):
         draw(target="kind", response_method="predict")
 
     matrix = np.column_stack([X["rooms"] > 2, X["rooms"] > 4, X["rooms"] * 9.5])
-    model = skest.DNNEstimator(hidden_units=4, max_iter=2, random_state=0).fit(
-        X, matrix
-    )
+    model = single(skest.DNNEstimator, hidden_units=4, max_iter=2).fit(X, matrix)
     assert draw(target="y1").ax_.get_title() == "target y1, class 1.0"
     np.testing.assert_array_equal(draw(target="y2").effects, draw(target=2).effects)
 
@@ -282,7 +281,7 @@ def test_weights(model, table):
     np.testing.assert_array_equal(other.weights, -display.weights)
     with pytest.raises(TypeError, match="DNNClassifier does not have"):
         WeightsDisplay.from_estimator(
-            skest.DNNClassifier(4, max_iter=1, random_state=0).fit(X[["rooms"]], y)
+            single(skest.DNNClassifier, max_iter=1).fit(X[["rooms"]], y)
         )
     with pytest.raises(TypeError, match="got LogisticRegression"):
         WeightsDisplay.from_estimator(LogisticRegression())
@@ -295,9 +294,7 @@ def test_embeddings(table):
         fc.embedding_column(fc.categorical_column_with_hash_bucket("size", 4), 1),
         fc.numeric_column("rooms"),
     ]
-    model = skest.DNNEstimator(
-        hidden_units=4, feature_columns=columns, max_iter=2, random_state=0
-    )
+    model = single(skest.DNNEstimator, hidden_units=4, feature_columns=columns)
     search = GridSearchCV(model, {"max_iter": [1]}, cv=2).fit(
         X[["town", "size", "rooms"]], y
     )

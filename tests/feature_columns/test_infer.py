@@ -176,7 +176,7 @@ def test_a_threshold_in_time_is_seen_and_exported(rng, tmp_path):
     when = pd.date_range("2020-01-01", periods=2_000, freq="11h")
     X = pd.DataFrame({"when": when, "other": rng.normal(size=2_000)})
     y = np.where(when.month == 7, 1.0, 0.0) + np.where(when.year > 2020, 2.0, 0.0)
-    model = single(DNNRegressor, max_iter=20).fit(X, y)
+    model = single(DNNRegressor, max_iter=8, learning_rate=0.01).fit(X, y)
     assert model.score(X, y) > 0.98
     assert "when_month_ple" in [c.name for c in model.feature_columns_.active]
     exported = export.load(model.export(tmp_path / "export")).predict(X)
@@ -466,7 +466,7 @@ def test_dates_a_year_ahead():
         parts = {column.parse for column in inferred if hasattr(column, "parse")}
         # A month that no row is of would come as something that nobody has seen.
         assert parts - {"seconds", "weekday", "hour"} == seasons
-    model = single(DNNLinearCombinedRegressor).fit(X, y)
+    model = single(DNNLinearCombinedRegressor, max_iter=20).fit(X, y)
     later = [model.predict(X.assign(when=X["when"] + Day(n))) for n in (7, 365, 9999)]
     assert np.abs(later[0] - y).mean() < 0.1
     assert np.abs(later[2] - y).mean() < 3

@@ -92,7 +92,8 @@ def test_a_category_is_found_again(rng, form, tmp_path):
         own.fit(X[["town", "kind", "size"]])
         encode = own.transform
     matrix = encode(X)
-    model = single(DNNRegressor, max_iter=15).fit(matrix[:2000], y[:2000])
+    model = single(DNNRegressor, max_iter=6, learning_rate=0.01)
+    model.fit(matrix[:2000], y[:2000])
     assert model.score(matrix[2000:], y[2000:]) > 0.9
     # Neither what was dense nor the type of flags counts.
     answers = model.predict(matrix)
@@ -170,7 +171,7 @@ def test_names_in_an_array(rng, model, tmp_path):
     shop = rng.integers(60, size=1500)
     X = np.c_[rng.normal(size=(1500, 2)), shop]
     y = rng.normal(size=60)[shop] + X[:, 0]
-    model = single(model, max_iter=40).fit(X, y)
+    model = single(model, max_iter=25).fit(X, y)
     assert model.score(X, y) > 0.9
     assert re.search("^x2 +.*numbered vocabulary", model.summary(), re.MULTILINE)
     odd = X[:4].copy()
@@ -203,8 +204,8 @@ def test_what_the_first_batch_has_not_is_learned_later(rng, form):
     late[:600] = 0
     X = form(np.hstack([rng.normal(size=(N, 2)), one_hot(rng, 20), late]))
     y = 5 * late[:, 0] + rng.normal(size=N)
-    model = single(DNNRegressor, hidden_units=(16,))
-    for start in [*range(0, N, 300)] * 6:
+    model = single(DNNRegressor, hidden_units=(16,), learning_rate=0.02)
+    for start in [*range(0, N, 300)] * 2:
         model.partial_fit(X[start : start + 300], y[start : start + 300])
     assert model.score(X, y) > 0.7
 

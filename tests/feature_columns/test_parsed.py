@@ -67,10 +67,7 @@ def test_dates(cells):
 
 def test_dates_as_strings_of_arrow_and_numpy():
     days = [f"2026-01-{day:02}" for day in range(1, 29)]
-    for cells in (
-        pd.Series(days, dtype=pd.ArrowDtype(pa.string())),
-        np.array(days),
-    ):
+    for cells in (pd.Series(days, dtype=pd.ArrowDtype(pa.string())), np.array(days)):
         X = {"t": cells}
         columns = infer_feature_columns(X).fit(X)
         names = [column.name for column in columns.active]

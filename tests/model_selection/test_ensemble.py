@@ -33,7 +33,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceW
 # Without folds: here every training counts six times otherwise.
 PLAIN = {"learning_rate": 0.01, "max_iter": 5, "early_stopping": False}
 MODEL = DNNClassifier((8,), **PLAIN, random_state=0)
-GRID = {"hidden_units": [(4,), (16,)], "learning_rate": [0.003, 0.03]}
+GRID = [
+    {"hidden_units": [(4,)], "learning_rate": [0.003]},
+    {"hidden_units": [(16,)], "learning_rate": [0.003, 0.03]},
+]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def test_better_than_its_candidates_for_rows_held_out(kind, table):
     numbers = DNNRegressor((8,), **PLAIN, random_state=0)
     model, y = (MODEL, y) if classes else (numbers, X["n"] * 3.0)
     scoring = "neg_log_loss" if classes else "neg_mean_squared_error"
-    grid = GRID if classes else {"hidden_units": [(4,), (8,)]}
+    grid = GRID if classes else {"hidden_units": [(4,), (16,)]}
     cv = KFold(3)
     search = GridSearchCV(model, grid, cv=cv, scoring=scoring, ensemble=8).fit(X, y)
     ensemble = search.best_estimator_
@@ -102,7 +105,7 @@ def test_better_than_its_candidates_for_rows_held_out(kind, table):
     else:
         loss = mean_squared_error(y, held_out(search, X, y, "predict"))
     assert loss <= -search.best_score_ + 1e-6  # probabilities are float32
-    assert ensemble.single_.get_params()["hidden_units"] in grid["hidden_units"]
+    assert ensemble.single_.get_params()["hidden_units"] in [(4,), (16,)]
     again = pickle.loads(pickle.dumps(search))
     np.testing.assert_array_equal(again.predict(X), ensemble.predict(X))
     default = clone(search).set_params(scoring=None).fit(X, y)
@@ -186,7 +189,7 @@ def test_a_score_that_needs_more_than_predictions(table):
     assert type(search.best_estimator_) is EnsembleClassifier  # by the loss
 
 
-@pytest.mark.parametrize("dtype", ["boolean", "Int8", "int64[pyarrow]", "category"])
+@pytest.mark.parametrize("dtype", ["boolean", "int64[pyarrow]", "category"])
 def test_classes_are_those_of_a_single_estimator(dtype, table):
     X, y = table
     y = pd.Series(y == "high").astype(dtype)
@@ -237,7 +240,7 @@ def test_what_cannot_be_averaged_is_refused_before_training(table):
 
 EXPORTED = {
     "classes": (DNNClassifier((8,), max_iter=2, random_state=0), "classes"),
-    "numbers": (DNNRegressor((8,), max_iter=2, random_state=0), "numbers"),
+    "numbers": (DNNRegressor((8,), **PLAIN, random_state=0), "numbers"),
     "counts": (LinearRegressor(loss="poisson", max_iter=2, random_state=0), "numbers"),
 }
 

@@ -10,9 +10,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.dummy import DummyRegressor
 
-from skest import (
-    DNNRegressor,
-)
+from skest import DNNRegressor
 from skest.exceptions import NanLossDuringTrainingError
 from skest.hooks import Hook
 from skest.model_selection import fit_many

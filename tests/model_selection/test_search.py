@@ -40,9 +40,10 @@ from skest.model_selection import (
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-MODEL = DNNClassifier(
+FOLDS = DNNClassifier(
     (8,), optimizer="adamw", learning_rate=0.01, max_iter=3, random_state=0
 )
+MODEL = clone(FOLDS).set_params(early_stopping=False)
 RATES = {"learning_rate": [0.001, 0.01]}
 
 
@@ -93,7 +94,7 @@ def most_accurate(results):
 SEARCHES = {
     "several scores": lambda: both(
         "RandomizedSearchCV",
-        MODEL,
+        FOLDS,
         {"learning_rate": loguniform(1e-3, 1e-1), "hidden_units": [(4,), (8,)]},
         n_iter=3,
         cv=KFold(2, shuffle=True, random_state=0),
@@ -118,7 +119,7 @@ SEARCHES = {
         make_pipeline(StandardScaler().set_output(transform="pandas"), MODEL),
         {
             "standardscaler__with_std": [True, False],
-            "dnnclassifier__max_iter": [1, 2, 3, 1, 2, 3],
+            "dnnclassifier__max_iter": [1, 2, 1],
         },
         cv=2,
     ),
@@ -308,12 +309,12 @@ def test_ctrl_c_returns_what_is_done(cancer, capsys):
 def test_time_limit(cancer):
     """The refit comes on top, and may hand jobs of its own to joblib."""
     encode = make_column_transformer((StandardScaler(), [0, 1]), n_jobs=1)
-    model = make_pipeline(encode, with_hook(5, lambda: time.sleep(2)))
+    model = make_pipeline(encode, with_hook(5, lambda: time.sleep(1)))
     grid = {"dnnclassifier__max_iter": [1, 2, 3, 4]}
     options = {"cv": 2, "ensemble": True}
-    search = GridSearchCV(model, grid, time_limit=2, **options)
+    search = GridSearchCV(model, grid, time_limit=1, **options)
     with pytest.warns(
-        UserWarning, match=r"time_limit=2 is over.* [12] of 4 candidates"
+        UserWarning, match=r"time_limit=1 is over.* [12] of 4 candidates"
     ):
         search.fit(*cancer)
     for found in (search, search.best_estimator_.single_):
