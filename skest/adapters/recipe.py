@@ -27,7 +27,8 @@ LAST_PART = 5
 _FEWEST_ROWS_TO_HOLD_OUT, _MEMBERS_OF_FEW_ROWS = 60, 16
 # Nor does a part with fewer: then every row is held out once. On breast_cancer, that
 # halves the log loss, to .10.
-FEWEST_HELD_OUT, _N_FOLDS = 100, 5
+FEWEST_HELD_OUT = 100
+_N_FOLDS = 5
 # Highest rates of the schedule, by optimizer.
 _PEAKS = {"auto": 0.002, "adam": 0.002, "adamw": 0.002, "rmsprop": 0.002}
 _OTHER_PEAK = 0.05
