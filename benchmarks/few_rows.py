@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 
 from benchmarks.elsewhere_tables import ELSEWHERE
 from benchmarks.measure import threads
-from benchmarks.quality_models import MODELS, answers, scores
+from benchmarks.quality_models import MODELS, held_out_loss
 from benchmarks.quality_tables import TABLES, Split
 from benchmarks.unseen_tables import UNSEEN
 
@@ -40,14 +40,9 @@ def relative_losses(name: str, n_seeds: int, members: list[Any]) -> np.ndarray:
             for n in members:
                 network = MODELS["skest, DNN"](table.task, whole.X, seed)
                 models.append(network.set_params(n_members=n))
-            losses = [_loss(model, table.task, few) for model in models]
+            losses = [held_out_loss(model, table.task, few) for model in models]
             found.append(np.log(losses[1:]) - np.log(losses[0]))
     return np.array(found)
-
-
-def _loss(model: Any, task: str, split: Split) -> float:
-    model.fit(split.X, split.y)
-    return scores(task, split.y_test, *answers(model, task, split.X_test))["loss"]
 
 
 def main() -> None:

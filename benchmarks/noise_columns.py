@@ -15,7 +15,7 @@ import pandas as pd
 from sklearn.datasets import make_classification, make_friedman1
 
 from benchmarks.measure import threads
-from benchmarks.quality_models import MODELS, answers, scores
+from benchmarks.quality_models import MODELS, held_out_loss, print_losses
 from benchmarks.quality_tables import Split
 
 NAMES = ("linear", "boosting", "skest, DNN", "skest, wide & deep")
@@ -61,15 +61,10 @@ def main() -> None:
     with threads(1):
         for seed in range(n_seeds):
             for name, task, split in tables(seed):
-                row = []
-                for model in NAMES:
-                    estimator = MODELS[model](task, split.X, seed).fit(split.X, split.y)
-                    found = answers(estimator, task, split.X_test)
-                    row.append(scores(task, split.y_test, *found)["loss"])
+                models = [MODELS[model](task, split.X, seed) for model in NAMES]
+                row = [held_out_loss(model, task, split) for model in models]
                 losses.setdefault(name, []).append(row)
-    print(f"{'':<30}", *(f"{name:>18}" for name in NAMES))
-    for name, rows in losses.items():
-        print(f"{name:<30}", *(f"{loss:18.3f}" for loss in np.mean(rows, axis=0)))
+    print_losses(NAMES, losses)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,10 @@ from sklearn.preprocessing import (
 )
 
 import skest
+from benchmarks.quality_tables import Split
 from skest.feature_columns import infer_feature_columns
 
-__all__ = ["ABLATIONS", "MODELS", "answers", "scores"]
+__all__ = ["ABLATIONS", "MODELS", "answers", "held_out_loss", "print_losses", "scores"]
 
 # What each ingredient of a default DNN is undone with; functions are of X.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -155,3 +156,16 @@ def scores(
     if len(names) == 2:
         found["auc"] = float(roc_auc_score(y == names[1], predicted[:, 1]))
     return found
+
+
+def held_out_loss(estimator: Any, task: str, split: Split) -> float:
+    """Fit an estimator, and return its loss for the rows held out."""
+    estimator.fit(split.X, split.y)
+    return scores(task, split.y_test, *answers(estimator, task, split.X_test))["loss"]
+
+
+def print_losses(models: Iterable[str], losses: dict[str, list[list[float]]]) -> None:
+    """Print a line for each table: the means of its rows, which have all models."""
+    print(f"{'':<30}", *(f"{model:>18}" for model in models))
+    for table, rows in losses.items():
+        print(f"{table:<30}", *(f"{loss:18.3f}" for loss in np.mean(rows, axis=0)))

@@ -10,14 +10,16 @@ held out, and with. Means over seeds, which move table and estimator.
 import argparse
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.metrics import log_loss, root_mean_squared_error
 
 from benchmarks.measure import threads
+from benchmarks.quality_models import held_out_loss, print_losses
+from benchmarks.quality_tables import Split
 from skest import LinearClassifier, LinearRegressor
 
 N_HELD_OUT = 4_000
@@ -26,10 +28,15 @@ SIZES += [(1_000, 400), (2_000, 400), (4_000, 400), (8_000, 400)]
 NAMES = ("scikit-learn", "as constructed", "none held out", "held out")
 
 
-def tables(
-    n_rows: int, n_columns: int, seed: int
-) -> Iterator[tuple[str, object, object]]:
-    """Yield name, rows and labels of each table."""
+def tables(n_rows: int, n_columns: int, seed: int) -> Iterator[tuple[str, str, Split]]:
+    """Yield name, task and rows of each table."""
+    for name, X, y in _drawn(n_rows + N_HELD_OUT, n_columns, seed):
+        task = "numbers" if name == "numbers" else "classes"
+        split = Split(X[:n_rows], y[:n_rows], X[n_rows:], y[n_rows:])
+        yield f"{name}, {n_rows:,} x {n_columns}", task, split
+
+
+def _drawn(n_rows: int, n_columns: int, seed: int) -> Iterator[tuple[str, Any, Any]]:
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n_rows, n_columns))
     weights = rng.normal(size=n_columns)
@@ -43,22 +50,13 @@ def tables(
     yield "numbers", X, X @ weights * 0.5 + rng.normal(size=n_rows)
 
 
-def losses(X: object, y: np.ndarray, n_rows: int, seed: int) -> list[float]:
-    """Return the loss of each model."""
-    is_number = y.dtype.kind == "f"
-    ours = LinearRegressor if is_number else LinearClassifier
-    models = [Ridge() if is_number else LogisticRegression(max_iter=1_000)]
-    models.append(ours(random_state=seed))
-    models += [ours(random_state=seed, early_stopping=held) for held in (False, True)]
-    found = []
-    for model in models:
-        model.fit(X[:n_rows], y[:n_rows])
-        if is_number:
-            loss = root_mean_squared_error(y[n_rows:], model.predict(X[n_rows:]))
-        else:
-            loss = log_loss(y[n_rows:], model.predict_proba(X[n_rows:]))
-        found.append(loss)
-    return found
+def models(task: str, seed: int) -> list[Any]:
+    """Return a model for each of `NAMES`."""
+    theirs, ours = LogisticRegression(max_iter=1_000), LinearClassifier
+    if task == "numbers":
+        theirs, ours = Ridge(), LinearRegressor
+    holds_out = ("auto", False, True)
+    return [theirs, *(ours(random_state=seed, early_stopping=h) for h in holds_out)]
 
 
 def main() -> None:
@@ -67,17 +65,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.wide_tables")
     parser.add_argument("--seeds", type=int, default=3)
     n_seeds = parser.parse_args().seeds
-    found: dict[str, list[list[float]]] = {}
+    losses: dict[str, list[list[float]]] = {}
     with threads(1):
         for n_rows, n_columns in SIZES:
             for seed in range(n_seeds):
-                for name, X, y in tables(n_rows + N_HELD_OUT, n_columns, seed):
-                    row = losses(X, np.asarray(y), n_rows, seed)
-                    name = f"{name}, {n_rows:,} x {n_columns}"
-                    found.setdefault(name, []).append(row)
-    print(f"{'':<28}", *(f"{name:>15}" for name in NAMES))
-    for name, rows in found.items():
-        print(f"{name:<28}", *(f"{loss:15.3f}" for loss in np.mean(rows, axis=0)))
+                for name, task, split in tables(n_rows, n_columns, seed):
+                    row = [held_out_loss(m, task, split) for m in models(task, seed)]
+                    losses.setdefault(name, []).append(row)
+    print_losses(NAMES, losses)
 
 
 if __name__ == "__main__":

@@ -56,8 +56,8 @@ class CombinedParameters(OptimizerParameters):
     linear_optimizer : str, class, callable or list
         Of the linear model.
     linear_learning_rate : float, callable, "auto" or None
-        "auto" is that of TensorFlow, ``min(0.005, 1 / sqrt(n_columns))``, where each
-        number of an array is a column; the others as for `dnn_learning_rate`.
+        "auto" is that of TensorFlow, ``min(0.005, 1 / sqrt(n_columns))``; the others as
+        for `dnn_learning_rate`.
     linear_sparse_combiner : {"sum", "mean", "sqrtn"}
         How the weights of several values in one cell are combined.
     l1 : float

@@ -18,7 +18,6 @@ from skest.adapters.predictors import (
     SkestHeadEstimator,
     SkestRegressor,
 )
-from skest.adapters.recipe import FEWEST_HELD_OUT
 from skest.canned.linear import baseline_model_fn, linear_model_fn
 from skest.canned.sdca import LinearSDCA, as_sdca
 from skest.feature_columns.columns import FeatureColumns
@@ -161,7 +160,7 @@ class SkestLinear(LinearParameters, SkestEstimator):
             and is_whole
             and is_classifier(self)
             and n_rows < _FEW_ROWS_A_COLUMN * getattr(self, "n_features_in_", 0)
-            and self.validation_fraction * n_rows >= FEWEST_HELD_OUT
+            and self._holds_out_enough(n_rows)
             # A penalty does the same.
             and not (self.l1 or self.l2 or self.weight_decay)
             and as_sdca(self.optimizer) is None

@@ -27,8 +27,7 @@ LAST_PART = 5
 _FEWEST_ROWS_TO_HOLD_OUT, _MEMBERS_OF_FEW_ROWS = 60, 16
 # Nor does a part with fewer: then every row is held out once. On breast_cancer, that
 # halves the log loss, to .10.
-FEWEST_HELD_OUT = 100
-_N_FOLDS = 5
+_FEWEST_HELD_OUT, _N_FOLDS = 100, 5
 # Highest rates of the schedule, by optimizer.
 _PEAKS = {"auto": 0.002, "adam": 0.002, "adamw": 0.002, "rmsprop": 0.002}
 _OTHER_PEAK = 0.05
@@ -228,7 +227,11 @@ class AutoParameters(TrainingParameters):
         others = [h for h in self.hooks or () if not isinstance(h, ProgressBarHook)]
         if others or not is_alone:
             return 1
-        return _N_FOLDS if self.validation_fraction * n_rows < FEWEST_HELD_OUT else 1
+        return 1 if self._holds_out_enough(n_rows) else _N_FOLDS
+
+    def _holds_out_enough(self, n_rows: float) -> bool:
+        """Whether one part held out tells when training is best ended."""
+        return self.validation_fraction * n_rows >= _FEWEST_HELD_OUT
 
     def _batch_size(self, n_rows: int) -> int:
         """Return the size of batches of so many rows."""

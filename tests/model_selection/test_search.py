@@ -309,12 +309,12 @@ def test_ctrl_c_returns_what_is_done(cancer, capsys):
 def test_time_limit(cancer):
     """The refit comes on top, and may hand jobs of its own to joblib."""
     encode = make_column_transformer((StandardScaler(), [0, 1]), n_jobs=1)
-    model = make_pipeline(encode, with_hook(5, lambda: time.sleep(1)))
+    model = make_pipeline(encode, with_hook(5, lambda: time.sleep(2)))
     grid = {"dnnclassifier__max_iter": [1, 2, 3, 4]}
     options = {"cv": 2, "ensemble": True}
-    search = GridSearchCV(model, grid, time_limit=1, **options)
+    search = GridSearchCV(model, grid, time_limit=2, **options)
     with pytest.warns(
-        UserWarning, match=r"time_limit=1 is over.* [12] of 4 candidates"
+        UserWarning, match=r"time_limit=2 is over.* [12] of 4 candidates"
     ):
         search.fit(*cancer)
     for found in (search, search.best_estimator_.single_):
