@@ -68,7 +68,10 @@ def is_plain_number(text: str) -> bool:
 
 
 #: What stands for a missing number, as for ``pandas.read_csv``, and in old tables.
-NO_NUMBERS = ("?", "-", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None")
+NO_NUMBERS = (
+    *("?", "-", "--", ".", "..", "*", "NA", "na", "N/A", "n/a", "n.a.", "#N/A", "<NA>"),
+    *("NULL", "null", "None", "none", "unknown", "Unknown", "missing", "Missing"),
+)
 
 
 def is_missing_number(text: str) -> bool:
@@ -77,7 +80,7 @@ def is_missing_number(text: str) -> bool:
     Examples
     --------
     >>> from skest.core.texts import is_missing_number
-    >>> [is_missing_number(text) for text in (" ", "?", "NA ", "0", "none of them")]
+    >>> [is_missing_number(text) for text in (" ", ".", "NA ", "0", "none of them")]
     [True, True, True, False, False]
     """
     stripped = text.strip()

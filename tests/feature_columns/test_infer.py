@@ -219,6 +219,24 @@ def test_marks_among_whole_numbers_are_gaps_of_a_number(rng, tmp_path):
     assert model.predict(pd.DataFrame({"code": [5]}))[0] == pytest.approx(found[4])
 
 
+@pytest.mark.parametrize("mark", ["n/a", ".", " unknown"])
+def test_marks_among_the_numbers_of_a_sheet_are_gaps(rng, mark):
+    """A column of Excel holds floats and strings, side by side."""
+    floats = pd.Series(rng.normal(size=60))
+    floats[:60:5] = np.nan
+    cells = floats.astype(object)
+    cells[:60:5] = mark
+    found = [infer_feature_columns({"x": x}).fit({"x": x}) for x in (cells, floats)]
+    with_marks, with_gaps = (
+        columns.transform({"x": x})
+        for columns, x in zip(found, (cells, floats), strict=True)
+    )
+    np.testing.assert_allclose(with_marks, with_gaps)
+    cells[0] = "high"
+    with pytest.raises(ValueError, match=r"'x' must hold either strings or integers"):
+        infer_feature_columns({"x": cells})
+
+
 def test_free_text():
     """Long ones are bags of words; of short ones the warning says how to make one."""
     number = np.arange(1000) / 7
