@@ -43,7 +43,7 @@ from skest.adapters.warm_source import (
     with_source_statistics,
 )
 from skest.checkpoints.warm_start import WarmStartReport
-from skest.core.checks import FormerArguments, each_once, former_arguments
+from skest.core.checks import FormerArguments, each_once, former_arguments, warn
 from skest.core.console import said_if_long, speaking, voice
 from skest.core.plain_state import from_plain, to_plain
 from skest.core.sklearn_compat import CachedParameterNames
@@ -57,6 +57,9 @@ ModelFunction: TypeAlias = Callable[..., EstimatorSpec]
 
 _PREDICT_BATCH_SIZE = 4096
 _MOST_LOGITS = 2**24  # of a batch to predict: 64 MiB in float32
+# Of partial_fit. With 20 rows in the first call instead of 60, the loss after 8,000 of
+# bike is .68 instead of .55, of diamonds .19 instead of .16.
+_FEWEST_FIRST_ROWS = 60
 # What a saved estimator keeps of its `estimator_`.
 _CORE = "_core"
 
@@ -81,6 +84,7 @@ class SkestEstimator(
     # Trained in the end on what was held out, too: anew, or going on.
     _is_refit = _went_on = _has_seen_all = False
     _is_interrupted = False  # by Ctrl-C, in the last training
+    _n_rows_read = 0  # by the feature columns
 
     # What subclasses define
 
@@ -224,7 +228,11 @@ class SkestEstimator(
                 self._start(rows, again=again)
                 if calibration is not None:
                     self._scale = calibration.after(self._scale)
-            rows = self._as_training_rows(rows, course.seed)
+            # A call with fewer rows than the first, or than fit, has others than that.
+            is_new = (
+                resume and course.budget is None and rows.n_rows < self._n_rows_read
+            )
+            rows = self._as_training_rows(rows, course.seed, is_new=is_new)
         self._train(rows, held_out, course, resume=resume)
 
     def _partial_fit(
@@ -243,9 +251,19 @@ class SkestEstimator(
             self._check_resumed()
         rows = self._check_rows(X, y, sample_weight, classes, reset=not resume)
         if not resume:
+            self._warn_of_few_rows(rows.n_rows)
             self._choose(rows.n_rows, is_whole=False, source=whole_source(self))
         course = Course(None, self._seed(), (X, y, sample_weight), self.max_steps)
         self._fit_rows(rows, None, course, resume=resume)
+
+    def _warn_of_few_rows(self, n_rows: int) -> None:
+        infers = self._column_parameters and self._all_inferred()
+        if infers and n_rows < _FEWEST_FIRST_ROWS:
+            warn(
+                f"partial_fit begins with {n_rows} row(s), of which feature columns learn "
+                f"scales and levels for all that follow. Begin with {_FEWEST_FIRST_ROWS} "
+                "or more, or with fit; or give columns that were fitted on a sample."
+            )
 
     def _check_resumed(self) -> None:
         """Refuse changes of parameters that an earlier fit cannot go on with."""
@@ -267,6 +285,7 @@ class SkestEstimator(
         self._forget(rows)
 
     def _fit_columns(self, rows: Rows, again: bool) -> None:
+        self._n_rows_read = rows.n_rows
         with each_once():  # a column may be inferred for two kinds of layers
             for parameter, kind in self._column_parameters.items():
                 if again:
@@ -289,8 +308,11 @@ class SkestEstimator(
                     columns = columns._with_limits(rows.features)
                 setattr(self, f"{parameter}_", columns)
 
-    def _as_training_rows(self, rows: Rows, seed: int | None) -> Rows:
-        """Return rows to train on, from whose labels columns have learned."""
+    def _as_training_rows(
+        self, rows: Rows, seed: int | None, *, is_new: bool = False
+    ) -> Rows:
+        """Return rows to train on, from whose labels columns have learned, or not."""
+        labels = None if is_new else rows.labels
         beside: dict[Any, Any] = {}
         for parameter in self._column_parameters:
             columns = getattr(self, f"{parameter}_")
@@ -299,7 +321,7 @@ class SkestEstimator(
                 columns = columns._with_wider_limits(rows.features)
                 setattr(self, f"{parameter}_", columns)
                 beside |= columns.training_features(
-                    rows.features, rows.labels, rows.sample_weight, seed
+                    rows.features, labels, rows.sample_weight, seed
                 )
         return rows._replace(features=rows.features | beside) if beside else rows
 
@@ -372,7 +394,12 @@ class SkestEstimator(
         # Else the rate would still be high where `max_steps` ends the training.
         if n_steps is not None and course.max_steps is not None:
             n_steps = min(n_steps, course.max_steps)
-        self._schedule(n_steps, self.n_steps_ if resume else 0, course.n_cycles)
+        self._schedule(
+            n_steps,
+            self.n_steps_ if resume else 0,
+            course.n_cycles,
+            fullness=min(1.0, batch_size / self._chosen("batch_size")),
+        )
         epochs = EpochHook(
             dataset.rows_per_epoch,
             dataset.batch_size,

@@ -59,8 +59,9 @@ class DNNParameters(OptimizerParameters):
     learning_rate : float, callable, "auto" or None
         "auto" is the recipe for tables: the rate falls to zero in four cosine cycles of
         doubling length, see `skest.optimizers.schedules.CosineCycles`, over the epochs
-        of `max_iter`, from a peak of .002 (of Adagrad, FTRL and SGD .05); it is the peak
-        itself in `partial_fit` and `train`, which know no end. Numbers that are
+        of `max_iter`, from a peak of .002 (of Adagrad, FTRL and SGD .05). In `partial_fit`
+        and `train`, which know no end, it is the peak itself; after a `fit` with that peak
+        .3 of it, and less where `partial_fit` has fewer rows than a batch. Numbers that are
         predicted stay within the range of the `y` that was trained on, but for those of
         Poisson and logistic losses. A number alone is another peak; beside an
         `optimizer` that is named, it is a constant rate, and there is no recipe. Neither

@@ -31,6 +31,9 @@ _FEWEST_HELD_OUT, _N_FOLDS = 100, 5
 # Highest rates of the schedule, by optimizer.
 _PEAKS = {"auto": 0.002, "adam": 0.002, "adamw": 0.002, "rmsprop": 0.002}
 _OTHER_PEAK = 0.05
+# Of the peak, for rows that come after a fit. The whole of it takes up to 5 % of the loss
+# away again (flights, bike), a tenth follows a change of the labels half as fast.
+_RATE_AFTER_FIT = 0.3
 # Without the schedule "auto" is what it was before there was one.
 _PLAIN: dict[str, Any] = {"batch_size": 200, "max_iter": 200, "n_iter_no_change": 10}
 _PLAIN |= {"dropout": 0.0, "dnn_dropout": 0.0, "weight_decay": 0.0, "n_members": 1}
@@ -110,6 +113,7 @@ class AutoParameters(TrainingParameters):
 
     auto_params_: dict[str, Any]
     _target: Any
+    _peak_of_fit: float | None = None
     #: The parameters with the optimizer and the rate of a network that has the recipe.
     _recipe_for: ClassVar[tuple[str, str] | None] = None
 
@@ -155,6 +159,8 @@ class AutoParameters(TrainingParameters):
         `is_whole` not, and more rows come later. The network may be that of a `source`,
         whose members it has, whatever the rows are.
         """
+        if not is_whole:  # a first part of few rows says nothing of those that follow
+            n_rows = max(n_rows, _PLAIN["batch_size"])
         choices: dict[str, Any] = {**_PLAIN, "early_stopping": n_rows > _MANY_ROWS}
         choices["batch_size"] = min(choices["batch_size"], n_rows)
         if self._recipe_for is not None and self._has_schedule:
@@ -165,8 +171,7 @@ class AutoParameters(TrainingParameters):
             choices["early_stopping"] = n_rows >= _FEWEST_ROWS_TO_HOLD_OUT
             if n_rows < _FEWEST_ROWS_TO_HOLD_OUT:
                 choices |= dict.fromkeys(("dropout", "dnn_dropout"), 0.0)
-                if is_whole:
-                    choices["n_members"] = _MEMBERS_OF_FEW_ROWS
+                choices["n_members"] = _MEMBERS_OF_FEW_ROWS
             elif takes_all and self._n_folds(n_rows) == 1:
                 # The epochs on all rows come on top of those that find the best one.
                 choices["max_iter"] += choices["max_iter"] // (LAST_PART - 1)
@@ -182,14 +187,20 @@ class AutoParameters(TrainingParameters):
             for name, choice in choices.items()
             if _auto(getattr(self, name, None))
         }
+        self._peak_of_fit = None
         self._schedule(None)
 
     def _schedule(
-        self, n_steps: int | None, first_step: int = 0, n_cycles: int = 4
+        self,
+        n_steps: int | None,
+        first_step: int = 0,
+        n_cycles: int = 4,
+        fullness: float = 1.0,
     ) -> None:
         """Choose the rate for so many steps; None are steps without a known end.
 
-        It is constant for those, which may become known, and where a scheduler is given.
+        It is constant for those, and where a scheduler is given. `fullness` is the share
+        of a batch that they have: after a fit, steps of few rows are small ones.
         """
         if self._recipe_for is None or not self._has_schedule:
             return
@@ -200,8 +211,12 @@ class AutoParameters(TrainingParameters):
             peak = _PEAKS.get(name.lower(), _OTHER_PEAK) if is_known else None
         chosen: Any = peak
         own = getattr(self, "lr_scheduler", None) is None
-        if peak is not None and n_steps is not None and own:
-            chosen = CosineCycles(peak, n_steps, first_step, n_cycles)
+        if peak is not None and own:
+            if n_steps is not None:
+                chosen = CosineCycles(peak, n_steps, first_step, n_cycles)
+                self._peak_of_fit = peak
+            elif self._peak_of_fit == peak:  # else it was set since
+                chosen = _RATE_AFTER_FIT * fullness * peak
         self.auto_params_ = {**self.auto_params_, rate: chosen}
 
     def _reasons(self) -> dict[str, tuple[Any, str]]:
@@ -218,6 +233,8 @@ class AutoParameters(TrainingParameters):
                 why[rate] = "that of the given optimizer"
             elif getattr(self, "lr_scheduler", None) is not None:
                 why[rate] = "where the given schedule starts"
+            elif isinstance(self.auto_params_.get(rate), float) and self._peak_of_fit:
+                why[rate] = "lower and constant, for rows that come after a fit"
         return {name: (value, why[name]) for name, value in self.auto_params_.items()}
 
     def _n_folds(self, n_rows: float) -> int:

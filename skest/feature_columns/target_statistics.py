@@ -65,8 +65,8 @@ def target_statistics_column(
     -----
     `fit` takes floats, and arrays of two dimensions, as numbers, and other values of y
     as classes; without y there are no means. A weight of 2 counts like two equal rows.
-    Predictions after `partial_fit` take the means of its first call, while the rows of
-    each call are trained on those of the same call.
+    Predictions after `partial_fit` take the means of `fit`, or of its first call. So are
+    rows trained on those, if a call has fewer; else on what it says of its own rows.
 
     Examples
     --------
@@ -136,6 +136,10 @@ class CrossFittedColumn(DenseColumn):
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
         """Return for each fold of the rows what is learned from the other folds."""
+        if table.target is None:  # what is learned already knows nothing of these rows
+            return {
+                self._training_key: self._numbers(self._cells(self.categorical, table))
+            }
         table = table.with_target(table.target, sample_weight)
         rows = self._labelled(self.categorical, table, self.classes_)
         # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.

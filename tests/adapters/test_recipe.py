@@ -200,7 +200,7 @@ def test_streams_are_learned_at_a_constant_rate(table):
     assert model.auto_params_["learning_rate"] == 0.002
     assert model.auto_params_["dropout"] == 0.1
     model.fit(X[["town"]], y).train(lambda: [(X[["town"]], y)])
-    assert model.auto_params_["learning_rate"] == 0.002
+    assert model.auto_params_["learning_rate"] == pytest.approx(0.0006)
 
 
 def test_settings_that_are_given_are_kept(table):
@@ -229,6 +229,26 @@ def test_a_search_over_the_rate_keeps_the_recipe(table):
     assert other.auto_params_["learning_rate"].peak == 0.01
     other.set_params(learning_rate=0.03).partial_fit(X, y)
     assert other.auto_params_["learning_rate"] == 0.03  # an end is not known
+
+
+def test_rows_after_a_fit_have_a_lower_rate(table):
+    """The full one would take away again what its fall has settled."""
+    X, y = table
+    model = recipe(max_iter=2).fit(X, y)
+    for n_rows, share in ((64, 1), (8, 0.25), (64, 1)):
+        model.partial_fit(X[:n_rows], y[:n_rows])
+        assert model.auto_params_["learning_rate"] == pytest.approx(0.0006 * share)
+    assert "lower and constant, for rows that come after a fit" in model.summary()
+
+
+def test_a_small_first_part_says_nothing_of_those_that_follow(table):
+    X, y = table
+    model = recipe()
+    with pytest.warns(UserWarning, match=r"partial_fit begins with 8 row.* 60 or more"):
+        model.partial_fit(X[:8], y[:8], classes=np.unique(y))
+    assert model.auto_params_["batch_size"] == 32
+    assert model.auto_params_["dropout"] == 0.1
+    assert model.auto_params_["learning_rate"] == 0.002
 
 
 def test_members_do_not_go_with_batch_norm():

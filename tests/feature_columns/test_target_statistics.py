@@ -116,6 +116,19 @@ def test_nothing_leaks_in_fit(rng, warm_start):
     assert model.loss_ > 0.68
 
 
+def test_parts_after_a_fit_are_encoded_as_in_predictions(rng):
+    """What few rows say of levels is another thing than what all of the fit say."""
+    town = rng.integers(0, 40, 2400)
+    effect = rng.normal(size=40) * 2
+    X = pd.DataFrame({"town": np.char.add("t", town.astype(str))})
+    y = rng.uniform(size=2400) < 1 / (1 + np.exp(-effect[town]))
+    model = DNNClassifier((16,), max_iter=8, random_state=0).fit(X[:800], y[:800])
+    before = log_loss(y[1600:], model.predict_proba(X[1600:]))
+    for start in range(800, 1600, 8):
+        model.partial_fit(X[start : start + 8], y[start : start + 8])
+    assert log_loss(y[1600:], model.predict_proba(X[1600:])) < 1.01 * before
+
+
 def test_a_new_level_is_not_a_gap(rng):
     """Every second cell is missing, always of one class; of names, few come again."""
     names = [f"name {i}" for i in rng.choice(600, 600)]
