@@ -10,6 +10,7 @@ PRELOADED = [
         "skest.estimators.train_and_evaluate",
         "skest.adapters.dnn",
         "skest.inputs",
+        "skest.distributed.synchronous",
     ),
     *("sklearn.model_selection", "pyarrow.dataset", "pandas", "tests._models"),
     # What the first optimizer imports, and the first exports, also of traced modules.

@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONGEST = (
-    *("test_estimator_checks", "test_examples", "test_local", "test_memory"),
+    *("test_estimator_checks", "test_examples", "test_memory"),
     *("test_two_hosts", "test_kill_tasks"),
 )
 

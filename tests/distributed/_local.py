@@ -1,17 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings of several processes on this machine, for the tests."""
 
+import os
 import time
 
 import numpy as np
 import torch
+from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.distributed import AsyncParameterServer, SharedMemory
 from skest.hooks import Hook
+from tests import _forkserver
 from tests.distributed._processes import is_running, pids, wait_for
 
 STRATEGIES = {"memory": SharedMemory(2), "servers": AsyncParameterServer(2, 1)}
+
+
+class ForkedExecutor(ProcessPoolExecutor):
+    """An executor of loky whose process starts at once, and need not import torch."""
+
+    def __init__(self, max_workers, env):
+        super().__init__(
+            max_workers,
+            context=_forkserver.context(),
+            initializer=be_started_with,
+            initargs=(env, os.getpid()),
+        )
+
+
+def be_started_with(environ, parent):
+    """Be, in a fork of another process, like one that the parent itself has started."""
+    os.environ.update(environ)
+    os.getppid = lambda: parent
 
 
 def linear_model_fn(features, labels, mode, params):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests let several processes do that torchrun has started.
+"""What tests let several processes do, as torchrun starts them or by itself.
 
-The module is also the program of those processes: it calls functions of a test module,
-one after another, in every process, and writes what they return or raise.
+The module is also the program of the processes of torchrun: it calls functions of a test
+module, one after another, in every process, and writes what they return or raise.
 """
 
 import importlib
@@ -14,44 +14,69 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from skest import Estimator, EstimatorSpec, RunConfig
 from skest.feature_columns.lookup import looked_up_often, row_lookup, row_table
 from skest.optimizers import make_optimizer
+from tests import _forkserver
 
 ROOT = Path(__file__).parents[2]
 N_IDS = 6
 
 
-def torchrun(module, names, out, n=2, timeout=120):
-    """Call functions of a module as ``name(rank, folder)`` in `n` processes.
+def torchrun(module, names, out):
+    """Call functions of a module as ``name(rank, folder)`` in two processes of torchrun.
 
-    Returns for each rank a dictionary of what they returned, or of the error, and the
+    Returns a dictionary of what they returned for each rank, or of the errors, and the
     exit code of torchrun.
     """
     command = [
         *(sys.executable, "-m", "torch.distributed.run"),
-        *("--nproc-per-node", str(n), "--master-addr", "127.0.0.1"),
+        *("--nproc-per-node", "2", "--master-addr", "127.0.0.1"),
         *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"),
         *("-m", "tests.distributed._ranks", module, str(out), *names),
     ]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=timeout
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=120
     )
-    found = []
-    for rank in range(n):
-        path = out / f"{rank}.pickle"
-        found.append(pickle.loads(path.read_bytes()) if path.exists() else {})
-    return found, done
+    return read(out), done
 
 
-def found_by_both(module, names, folder):
-    """Return what both of two processes found, by function; all goes well there."""
-    (zero, one), done = torchrun(module, names, folder)
-    assert done.returncode == 0, done.stderr
+def found_by_both(module, names, out):
+    """Return what both of two processes found, by function; all goes well there.
+
+    They start at once, with the environment of torchrun and a store like its own, which
+    is in another process and stays when theirs have left.
+    """
+    store = dist.TCPStore("127.0.0.1", is_master=True, wait_for_workers=False, port=0)
+    environ = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_PORT": str(store.port)}
+    start = _forkserver.context().Process
+    both = [
+        start(target=rank_of_two, args=(environ, n, module, out, names)) for n in (0, 1)
+    ]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join(120)
+        process.kill()
+    assert [process.exitcode for process in both] == [0, 0]
+    zero, one = read(out)
     return {name: (zero[name], one[name]) for name in names}
+
+
+def rank_of_two(environ, rank, *work):
+    """Be a process of two."""
+    of_two = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update(environ, **of_two)
+    call_all(*work)
+
+
+def read(out):
+    paths = [out / f"{rank}.pickle" for rank in range(2)]
+    return [pickle.loads(p.read_bytes()) if p.exists() else {} for p in paths]
 
 
 def train(replica, estimator, input_fn, *, hooks=(), steps=None, max_steps=None):
@@ -153,7 +178,7 @@ def variables(trained):
     }
 
 
-def main(module, out, *names):
+def call_all(module, out, names):
     rank, found = int(os.environ["RANK"]), {}
     functions = importlib.import_module(module)
     for name in names:
@@ -170,4 +195,4 @@ def main(module, out, *names):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    call_all(sys.argv[1], sys.argv[2], sys.argv[3:])

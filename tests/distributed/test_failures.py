@@ -2,6 +2,7 @@
 """Workers and servers that come, go and are lost; servers are threads here."""
 
 import contextlib
+import functools
 import threading
 
 import pytest
@@ -15,9 +16,9 @@ from skest.distributed.ps.connection import RefusedError
 from skest.distributed.ps.optimizers import Shard
 from skest.distributed.ps.worker import AsyncReplica
 from skest.exceptions import PeerLostError
-from skest.hooks import Hook
 from skest.inputs import InputContext
 from skest.optimizers import make_optimizer
+from tests._models import At
 from tests.distributed._servers import LocalServers
 from tests.distributed._training import replica
 from tests.distributed.test_exactness import input_fn, squared_error
@@ -89,18 +90,6 @@ def lasting(monkeypatch):
         monkeypatch.setattr(AsyncReplica, ending, lambda replica, run: None)
 
 
-class At(Hook):
-    """Does something after a step, once."""
-
-    def __init__(self, step, act):
-        self.step, self.act = step, act
-
-    def after_step(self, run, loss):
-        if self.step is not None and run.global_step >= self.step:
-            self.step = None
-            self.act()
-
-
 def test_workers_end_together_and_the_chief_has_the_last_checkpoint(train):
     roles = ["chief", "worker", "worker"]
     with LocalServers(2) as servers:
@@ -121,7 +110,7 @@ def test_a_lost_server_ends_all_and_the_last_checkpoint_is_where_they_go_on(
 ):
     with LocalServers(2) as servers:
         lost, left = servers.servers
-        hooks = [At(5, lost.close)]
+        hooks = [At(5, lambda run: lost.close())]
         expected = f"checkpoint of step 3 in '{tmp_path}': start all tasks"
         with pytest.raises(PeerLostError, match=expected) as raised:
             train(servers.addresses, hooks=hooks, directory=tmp_path)
@@ -139,7 +128,7 @@ def test_a_lost_server_ends_all_and_the_last_checkpoint_is_where_they_go_on(
 
 def test_without_a_checkpoint_the_loss_of_a_server_is_that_of_all(train):
     with LocalServers(1) as servers:
-        hooks = [At(5, servers.servers[0].close)]
+        hooks = [At(5, lambda run: servers.servers[0].close())]
         with pytest.raises(PeerLostError, match="there is no checkpoint: start all"):
             train(servers.addresses, hooks=hooks)
 
@@ -153,7 +142,8 @@ def test_a_server_that_is_lost_while_its_rows_are_saved_leaves_the_one_before(
 
     fetch = ServedTensor._fetch
     with LocalServers(2) as servers:
-        hooks = [At(4, lambda: monkeypatch.setattr(ServedTensor, "_fetch", dies))]
+        patch = functools.partial(monkeypatch.setattr, ServedTensor, "_fetch", dies)
+        hooks = [At(4, lambda run: patch())]
         with pytest.raises(PeerLostError, match="checkpoint of step 3"):
             train(servers.addresses, hooks=hooks, directory=tmp_path)
     assert DirectoryStore(tmp_path).latest_step() == 3

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from joblib import Parallel, delayed
+from joblib.externals.loky.process_executor import ProcessPoolExecutor
 
 from skest import DNNClassifier, Estimator, RunConfig
 from skest.distributed import SharedMemory
@@ -19,6 +20,7 @@ from skest.distributed.local import train_locally
 from skest.exceptions import PeerLostError, TaskFailedError
 from tests.distributed._local import (
     STRATEGIES,
+    ForkedExecutor,
     endless,
     linear_model_fn,
     slow_batches,
@@ -31,8 +33,22 @@ SECONDS = 100.0
 both = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
-@both
-def test_both_train_and_the_last_step_is_exact(strategy):
+@pytest.fixture(autouse=True)
+def executor(monkeypatch):
+    """Let most tests start processes that need not import torch."""
+
+    def use(kind):
+        monkeypatch.setattr("skest.distributed.processes.ProcessPoolExecutor", kind)
+
+    use(ForkedExecutor)
+    return use
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind"), [("memory", ProcessPoolExecutor), ("servers", ForkedExecutor)]
+)
+def test_both_train_and_the_last_step_is_exact(strategy, kind, executor):
+    executor(kind)
     estimator = train_together(strategy, lambda *_: None, max_steps=300)
     # One more at most: that in which the other one was when the last one was taken.
     assert 300 <= estimator.checkpoint.global_step <= 301
@@ -41,7 +57,6 @@ def test_both_train_and_the_last_step_is_exact(strategy):
     np.testing.assert_allclose(prediction["y"], 1, atol=0.1)
 
 
-@pytest.mark.slow
 @both
 def test_the_chief_waits_for_the_input_of_the_others(strategy):
     def finite(input_context):
@@ -54,22 +69,19 @@ def test_the_chief_waits_for_the_input_of_the_others(strategy):
     assert estimator.stop_reason == "the input ended"
 
 
-@pytest.mark.slow
 @both
 def test_a_killed_worker_is_started_again(strategy, caplog):
     def kill(run, processes):
-        first = pids(processes)["worker-1"]
-        os.kill(first, signal.SIGKILL)
-        wait_for(lambda: not is_running(first))
+        os.kill(pids(processes)["worker-1"], signal.SIGKILL)
+        wait_for(lambda: "worker-1" not in pids(processes))
         kill.is_done = True
 
-    estimator = train_together(strategy, kill, max_steps=1500)
+    estimator = train_together(strategy, kill, max_steps=600)
     assert kill.is_done
-    assert 1500 <= estimator.checkpoint.global_step <= 1501
+    assert 600 <= estimator.checkpoint.global_step <= 601
     assert "worker-1 died, and is started again" in caplog.text
 
 
-@pytest.mark.nightly  # test_launch has it with small processes
 def test_a_worker_that_dies_again_and_again_ends_the_training():
     def dying(input_context):
         yield from slow_batches(3)
@@ -81,7 +93,6 @@ def test_a_worker_that_dies_again_and_again_ends_the_training():
         train_together("memory", None, dying)
 
 
-@pytest.mark.slow
 def test_a_killed_server_ends_the_training_and_the_same_call_goes_on(tmp_path):
     def kill(run, processes):
         run.save_checkpoint()
@@ -97,7 +108,6 @@ def test_a_killed_server_ends_the_training_and_the_same_call_goes_on(tmp_path):
     assert kill.step + 50 <= estimator.checkpoint.global_step <= kill.step + 52
 
 
-@pytest.mark.slow
 def test_ctrl_c_stops_all_and_saves():
     def press(run, processes):
         os.kill(os.getpid(), signal.SIGINT)
@@ -111,7 +121,6 @@ class OwnError(Exception):
     pass
 
 
-@pytest.mark.slow
 def test_an_error_of_another_process_is_raised_here():
     def failing(input_context):
         yield from slow_batches(3)
@@ -158,7 +167,6 @@ def test_a_task_starts_no_tasks(monkeypatch):
         train_locally(None, None, config)
 
 
-@pytest.mark.slow
 def test_hooks_and_results_of_fit_are_those_of_the_chief():
     X, y = make_data()
     model = DNNClassifier(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`DataParallel` and `LocalSGD`, with real processes that torchrun starts once."""
+"""`DataParallel` and `LocalSGD`, with two processes that are started once."""
 
 import dataclasses
 import functools
@@ -339,8 +339,10 @@ def killed(rank, folder):
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_all(tmp_path):
-    _, done = _ranks.torchrun(__name__, ["killed"], tmp_path)
+def test_torchrun_starts_both_and_ends_all_when_one_is_killed(tmp_path):
+    found, done = _ranks.torchrun(__name__, ["model_sgd", "killed"], tmp_path)
+    for of_rank in found:
+        assert_near(of_rank["model_sgd"][0], alone(**MODELS["sgd"]))
     assert done.returncode != 0
     checkpoint = estimator(tmp_path / "killed").checkpoint
     assert checkpoint.global_step in (2, 3)

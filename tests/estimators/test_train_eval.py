@@ -212,29 +212,30 @@ def test_arrays_among_the_metrics_are_returned_and_not_recorded(tmp_path):
         again("by")
 
 
+def without_metrics(evaluations):
+    return {key: {**value, "metrics": None} for key, value in evaluations.items()}
+
+
 @pytest.mark.parametrize(
-    "evaluations", [None, [], {"": []}, {"": {"metrics": {}, "exports": {"asked": 7}}}]
+    "edit",
+    [
+        lambda _: None,
+        lambda _: [],
+        lambda _: {"": []},
+        lambda _: {"": {"metrics": {}, "exports": {"asked": 7}}},
+        without_metrics,
+    ],
 )
-def test_a_record_that_somebody_has_edited_is_made_anew(tmp_path, evaluations, caplog):
+def test_a_record_that_somebody_has_edited_is_made_anew(tmp_path, edit, caplog):
     metrics, _ = run(tmp_path)
     record = tmp_path / "train_and_evaluate.json"
     content = json.loads(record.read_text())
-    record.write_text(json.dumps({**content, "evaluations": evaluations}))
+    edited = edit(content["evaluations"])
+    record.write_text(json.dumps({**content, "evaluations": edited}))
     assert run(tmp_path)[0] == metrics
     assert evaluated(make(tmp_path)) == [10, 20]
     (said,) = {r.getMessage() for r in caplog.records if r.levelname == "WARNING"}
     assert said.startswith(f"{record} is not used (")
-
-
-def test_a_record_without_its_metrics_is_made_anew(tmp_path, caplog):
-    metrics, _ = run(tmp_path)
-    record = tmp_path / "train_and_evaluate.json"
-    content = json.loads(record.read_text())
-    for evaluation in content["evaluations"].values():
-        evaluation["metrics"] = None
-    record.write_text(json.dumps(content))
-    assert run(tmp_path)[0] == metrics
-    assert f"{record} is not used (" in caplog.text
 
 
 def test_exports_that_are_gone_are_made_again(tmp_path):

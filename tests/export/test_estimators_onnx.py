@@ -194,7 +194,7 @@ def test_targets(estimator_class, options, y, tmp_path):
     assert_exported(tmp_path, small(estimator_class, **options).fit(X, y), X)
 
 
-MEMBERS = skest.DNNLinearCombinedClassifier(max_iter=9, random_state=0)
+MEMBERS = skest.DNNLinearCombinedClassifier(max_iter=2, random_state=0)
 SOFTPLUS = small(
     skest.DNNClassifier,
     activation="softplus",

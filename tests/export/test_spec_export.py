@@ -69,15 +69,17 @@ class Bags(nn.Module):
         return self.out(torch.cat([bag, features["x"]], 1))
 
 
-def of_head(head, encode=COLUMNS.encode):
-    def model_fn(features, labels, mode):
-        network = Deep(head.logits_dimension)
-        optimizer = torch.optim.SGD(network.parameters(), 0.1)
-        return head.create_estimator_spec(
-            features, mode, network, labels, optimizer, encode=encode
-        )
+def model_fn_of(features, labels, mode, head, make, encode=None):
+    """What `make` returns for a number of logits is the network."""
+    network = make(head.logits_dimension)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    return head.create_estimator_spec(
+        features, mode, network, labels, optimizer, encode=encode
+    )
 
-    return model_fn
+
+of_columns = partial(model_fn_of, make=Deep, encode=COLUMNS.encode)
+of_numbers = partial(model_fn_of, make=partial(nn.Linear, 2))
 
 
 def of_tensors(**changes):
@@ -102,7 +104,7 @@ def trained(model_fn, features=X, labels=Y, **arguments):
 def test_columns_and_heads(tmp_path):
     head = MultiHead([BinaryClassHead(name="a"), RegressionHead(name="b")])
     labels = {"a": Y, "b": np.ones(4)}
-    estimator = trained(of_head(head), labels=labels)
+    estimator = trained(partial(of_columns, head=head), labels=labels)
     model = load(estimator.export(tmp_path))
     (expected,) = estimator.predict(lambda: [X], yield_single_examples=False)
     found = model("predict", **X)
@@ -192,11 +194,7 @@ def test_tensors_and_the_outputs_that_were_asked_for(tmp_path):
 )
 def test_outputs_that_are_not_there(tmp_path, outputs, match):
     def model_fn(features, labels, mode):
-        network = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1))
-        optimizer = torch.optim.SGD(network.parameters(), 0.1)
-        spec = BinaryClassHead().create_estimator_spec(
-            features, mode, network, labels, optimizer
-        )
+        spec = of_numbers(features, labels, mode, head=BinaryClassHead())
         return replace(spec, export_outputs=outputs)
 
     estimator = trained(model_fn, np.ones((4, 2), np.float32))
@@ -274,7 +272,8 @@ def test_integers_that_are_numbers_and_categories(tmp_path, category, gaps):
 
 
 def test_what_features_are_like(tmp_path):
-    estimator = pickle.loads(pickle.dumps(skest.Estimator(_linear)))
+    estimator = skest.Estimator(partial(of_numbers, head=RegressionHead()))
+    estimator = pickle.loads(pickle.dumps(estimator))
     estimator.train(lambda: [(np.ones((4, 2), np.float32), Y)])
     again = pickle.loads(pickle.dumps(estimator))
     with pytest.raises(ExportError, match="Pass some rows of them as 'example'"):
@@ -286,19 +285,10 @@ def test_what_features_are_like(tmp_path):
         assert model("predict", x=[[1.0, 2.0]])["predictions"].shape == (1, 1)
 
 
-def _linear_of(features, labels, mode, head):
-    network = nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    return head.create_estimator_spec(features, mode, network, labels, optimizer)
-
-
-_linear = partial(_linear_of, head=RegressionHead())
-
-
 def test_what_cannot_be_exported(tmp_path):
-    own = trained(of_head(BinaryClassHead(), lambda features: COLUMNS.encode(features)))
+    own = {"head": BinaryClassHead(), "encode": lambda x: COLUMNS.encode(x)}
     with pytest.raises(ExportError, match="'encode' of the EstimatorSpec, .*lambda"):
-        own.export(tmp_path)
+        trained(partial(of_columns, **own)).export(tmp_path)
     texts = {**TENSORS, "t": np.array(["a", "b"])}
     with pytest.raises(ExportError, match="feature 't' holds <U1, not numbers"):
         trained(of_tensors(), TENSORS, Y[:2]).export(tmp_path, example=texts)
@@ -313,7 +303,7 @@ class OwnHead(RegressionHead):
 
 
 def test_own_heads(tmp_path):
-    own = partial(_linear_of, head=OwnHead())
+    own = partial(of_numbers, head=OwnHead())
     estimator = trained(own, np.ones((4, 2), np.float32))
     with pytest.raises(ExportError, match="head OwnHead.* cannot be written as ONNX"):
         estimator.export(tmp_path)
@@ -323,18 +313,15 @@ def test_own_heads(tmp_path):
 def test_networks_of_layers_that_skest_knows_are_not_traced(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
 
-    def model_fn(features, labels, mode):
-        network = nn.Sequential(
+    def make(size):
+        return nn.Sequential(
             *(nn.Linear(2, 4), nn.ReLU(), nn.BatchNorm1d(4, affine=False)),
             *(nn.Dropout(0.5), nn.LayerNorm(4, elementwise_affine=False)),
             *(nn.GELU(), nn.Linear(4, 3), nn.Softplus(), nn.LayerNorm(3)),
-            *(nn.Linear(3, 1), nn.Identity()),
+            *(nn.Linear(3, size), nn.Identity()),
         ).double()
-        optimizer = torch.optim.SGD(network.parameters(), 0.1)
-        return RegressionHead().create_estimator_spec(
-            features, mode, network, labels, optimizer
-        )
 
+    model_fn = partial(model_fn_of, head=RegressionHead(), make=make)
     x = np.random.default_rng(0).normal(size=(4, 2))
     estimator = trained(model_fn, x, np.arange(4.0))
     (expected,) = estimator.predict(lambda: [x], yield_single_examples=False)
@@ -343,21 +330,12 @@ def test_networks_of_layers_that_skest_knows_are_not_traced(tmp_path, monkeypatc
 
 
 def test_a_dictionary_of_one_feature_stays_one(tmp_path):
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.out = nn.Linear(3, 1)
-
+    class Net(nn.Linear):
         def forward(self, features):
-            return self.out(features["x"])
+            return super().forward(features["x"])
 
-    def model_fn(features, labels, mode):
-        network = Net()
-        optimizer = torch.optim.SGD(network.parameters(), 0.1)
-        return RegressionHead().create_estimator_spec(
-            features, mode, network, labels, optimizer
-        )
-
+    make = partial(Net, 3)
+    model_fn = partial(model_fn_of, head=RegressionHead(), make=make)
     # The name that an input has which has none: as MNIST was fed to tf.estimator.
     rows = {"x": np.ones((8, 3), "float32")}
     input_fn = skest.inputs.numpy_input_fn(rows, np.ones(8), shuffle=False)

@@ -61,7 +61,7 @@ def interrupted(model_dir, delay):
 def test_ctrl_c_keeps_a_checkpoint_and_returns(tmp_path):
     delays, steps = random.Random(0), [0]
     for _ in range(5):
-        step, reason = interrupted(tmp_path, delays.uniform(0, 0.3))
+        step, reason = interrupted(tmp_path, delays.uniform(0, 0.1))
         assert reason == "interrupted by Ctrl-C"
         steps.append(step)
     assert steps == sorted(steps)

@@ -33,10 +33,14 @@ def mean_square(labels, logits, features):
     return (logits - labels).square().mean()
 
 
-def make_spec(network, **changes):
-    fields = {"network": network, "loss": mean_square}
-    if "optimizer" not in changes:
-        fields["optimizer"] = torch.optim.SGD(network.parameters(), lr=0.1)
+def sgd(network):
+    return torch.optim.SGD(network.parameters(), lr=0.1)
+
+
+def make_spec(network, optimizer=sgd, **changes):
+    """Return a specification; `optimizer` may be a function of the network."""
+    made = optimizer(network) if callable(optimizer) else optimizer
+    fields = {"network": network, "loss": mean_square, "optimizer": made}
     return EstimatorSpec(ModeKeys.TRAIN, **{**fields, **changes})
 
 

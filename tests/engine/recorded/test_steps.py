@@ -20,7 +20,14 @@ from skest.hooks import Hook, LRScheduleHook
 from skest.networks import RNN, BatchNorm, Dropout
 from skest.optimizers import OPTIMIZERS, make_optimizer
 from tests._control_flow import Branches
-from tests.engine.recorded._steps import batches, make_spec, mean_square, mlp, run_both
+from tests.engine.recorded._steps import (
+    batches,
+    make_spec,
+    mean_square,
+    mlp,
+    run_both,
+    sgd,
+)
 
 
 def named(name, **options):
@@ -55,8 +62,7 @@ class OwnRule(torch.optim.SGD):
 )
 def test_other_optimizers(make_own):
     def make():
-        network = mlp()
-        return make_spec(network, optimizer=make_own(network.parameters()))
+        return make_spec(mlp(), lambda network: make_own(network.parameters()))
 
     assert run_both(make, batches(8)) == (6, [])
 
@@ -120,9 +126,7 @@ def id_batches(n_steps):
 )
 def test_row_tables(name, clip_norm):
     def make():
-        network = Tables()
-        optimizer = named(name)(network)
-        return make_spec(network, optimizer=optimizer, clip_norm=clip_norm)
+        return make_spec(Tables(), named(name), clip_norm=clip_norm)
 
     assert run_both(make, list(id_batches(7))) == (5, [])
 
@@ -131,14 +135,15 @@ def test_row_tables(name, clip_norm):
 def test_row_tables_of_other_types(dtype):
     # Of few rows: their gradients are made dense.
     def make():
-        network = Tables().to(dtype)
-        return make_spec(network, optimizer=named("adagrad")(network))
+        return make_spec(Tables().to(dtype), named("adagrad"))
+
+    def longer(values):
+        return values.repeat_interleave(8, 0)
 
     data = [
-        ({name: ids.repeat_interleave(8, 0) for name, ids in x.items()}, y)
+        ({name: longer(ids) for name, ids in x.items()}, longer(y).to(dtype))
         for x, y in id_batches(7)
     ]
-    data = [(x, y.repeat_interleave(8, 0).to(dtype)) for x, y in data]
     assert run_both(make, data) == (5, [])
 
 
@@ -149,8 +154,7 @@ def test_a_table_that_is_looked_up_twice():
             return super().forward(features) + again
 
     def make():
-        network = Twice()
-        return make_spec(network, optimizer=named("adagrad")(network))
+        return make_spec(Twice(), named("adagrad"))
 
     # The sum of two sparse gradients has a shape that depends on the ids.
     assert run_both(make, list(id_batches(4))) == (
@@ -176,8 +180,7 @@ class Bag(nn.Module):
 )
 def test_sparse_bags(options, kind):
     def make():
-        network = Bag(**options)
-        return make_spec(network, optimizer=kind(network.parameters(), lr=0.1))
+        return make_spec(Bag(**options), lambda bag: kind(bag.parameters(), lr=0.1))
 
     generator = torch.Generator().manual_seed(0)
     ids = [torch.randint(9, (8, 4), generator=generator) for _ in range(8)]
@@ -254,7 +257,6 @@ def by_hand(optimizer):
     ("schedule", "name"), [(cyclic, "momentum"), (by_hand, "ftrl"), (None, "adam")]
 )
 def test_rates_follow_their_schedule(schedule, name):
-
     def make():
         network = mlp()
         rate = 0.1 if schedule else lambda step: 0.1 * 0.9**step
@@ -272,8 +274,7 @@ class Own(Hook):
 @pytest.mark.parametrize("hook", [Own(), LRScheduleHook(lambda step: 0.1)])
 def test_options_that_a_hook_may_change_are_read_in_every_step(hook):
     def make():
-        network = mlp()
-        return make_spec(network, optimizer=named("momentum")(network))
+        return make_spec(mlp(), named("momentum"))
 
     def change(spec, i):
         (group,) = spec.optimizers[0].param_groups
@@ -360,9 +361,9 @@ def in_the_batch(labels, logits, features):
     ],
 )
 def test_losses_that_cannot_be_recorded(loss, reason):
-    n_replayed, reports = run_both(lambda: make_spec(mlp(), loss=loss), batches(5))
+    found = run_both(lambda: make_spec(mlp(), loss=loss), batches(5))
+    n_replayed, (report,) = found
     assert n_replayed == 0
-    (report,) = reports
     assert reason in report
 
 
@@ -414,22 +415,19 @@ class Observing(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("make_network", "optimizer", "reason"),
     [
-        (with_draws, None, "it cannot be recorded: TypeError"),
-        (lambda: mlp(Branches()), None, "it cannot be recorded: "),
-        (compiled_in_place, None, "torch.compile was called for a module"),
-        (lambda: mlp(Applied()), None, "a tensor comes from code that is not record"),
+        (with_draws, sgd, "it cannot be recorded: TypeError"),
+        (lambda: mlp(Branches()), sgd, "it cannot be recorded: "),
+        (compiled_in_place, sgd, "torch.compile was called for a module"),
+        (lambda: mlp(Applied()), sgd, "a tensor comes from code that is not record"),
         (mlp, Observing, "Observing needs more than gradients"),
     ],
 )
 def test_models_that_cannot_be_recorded(make_network, optimizer, reason):
     def make():
-        network = make_network()
-        own = {"optimizer": optimizer(network)} if optimizer else {}
-        return make_spec(network, **own)
+        return make_spec(make_network(), optimizer)
 
-    n_replayed, reports = run_both(make, batches(5))
+    n_replayed, (report,) = run_both(make, batches(5))
     assert n_replayed == 0
-    (report,) = reports
     assert report.startswith(reason)
 
 
