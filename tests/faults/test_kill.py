@@ -4,6 +4,7 @@
 import functools
 import random
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -107,13 +108,14 @@ def test_every_visible_version_loads(tmp_path):
     rng = random.Random(0)
     x, y = table()
     model = DNNClassifier((256, 256), max_iter=1).fit(x, y > 0)
-    for _ in range(10):
-        before = set(tmp_path.iterdir())
+    # In its first export, and in a later one.
+    for seen in (Path.iterdir, list_versions) * 5:
+        before = set(seen(tmp_path))
         kill(
             export_without_end,
             (model, tmp_path),
-            lambda before=before: not set(tmp_path.iterdir()) <= before,
-            rng.uniform(0, 0.1),  # several exports, or a part of the first
+            lambda seen=seen, before=before: not set(seen(tmp_path)) <= before,
+            rng.uniform(0, 0.1),
         )
     assert list_versions(tmp_path)
     for version in list_versions(tmp_path):
