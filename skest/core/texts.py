@@ -67,10 +67,11 @@ def is_plain_number(text: str) -> bool:
     return is_read and text.rstrip().isascii() and "_" not in text
 
 
-#: What stands for a missing number, as for ``pandas.read_csv``, and in old tables.
+#: What stands for a missing number, in CSV files and in tables of other programs. Words
+#: do not: beside codes such as "0" and "1", "unknown" is one more of them.
 NO_NUMBERS = (
-    *("?", "-", "--", ".", "..", "*", "NA", "na", "N/A", "n/a", "n.a.", "#N/A", "<NA>"),
-    *("NULL", "null", "None", "none", "unknown", "Unknown", "missing", "Missing"),
+    *("?", "-", "--", ".", "..", "NA", "na", "N/A", "n/a", "n.a.", "#N/A", "#NA", "<NA>"),
+    *("NULL", "null", "None"),
 )
 
 

@@ -489,7 +489,7 @@ class Feature:
             return self._known_missing()
         if isinstance(cell, bool | int | float | np.number | np.bool_):
             return cell
-        if self._from_texts and isinstance(cell, str) and is_missing_number(cell):
+        if isinstance(cell, str) and is_missing_number(cell):
             return self._known_missing()
         try:
             # What float() makes of decimals and the like; it would read texts, too, which

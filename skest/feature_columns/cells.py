@@ -20,7 +20,7 @@ import pandas as pd
 from pandas.api.types import infer_dtype, is_hashable, is_numeric_dtype
 
 from skest.core.checks import warn
-from skest.core.texts import split_text
+from skest.core.texts import is_missing_number, split_text
 
 Cells = np.ndarray | pd.Series
 
@@ -362,13 +362,16 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     present = values[~missing]
     # The types are few, while there is a cell for every row.
     if any(issubclass(kind, str | bytes) for kind in set(map(type, present))):
+        missing[~missing] = list(map(_is_mark, present))  # as in a sheet of Excel
+        present = values[~missing]
         texts = [value for value in present if isinstance(value, str | bytes)]
-        read = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce")
-        text = texts[int(read.isna().argmax())]  # of a CSV file, all are strings then
-        raise ValueError(
-            f"Column {key!r} must hold numbers; got the string {text!r}. Convert it with "
-            "pandas.to_numeric, or use a categorical column."
-        )
+        if texts:
+            read = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce")
+            text = texts[int(read.isna().argmax())]  # of a CSV file, all are strings then
+            raise ValueError(
+                f"Column {key!r} must hold numbers; got the string {text!r}. Convert it "
+                "with pandas.to_numeric, or use a categorical column."
+            )
     if infer_dtype(present, skipna=False) in TIMES_AMONG_OBJECTS:
         _refuse_times(key, type(present[0]).__name__)
     # Decimals, fractions and Python's integers; the gaps stay NaN.
@@ -387,17 +390,25 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
 
 
 def holds_numbers(cells: Cells) -> bool:
-    """Tell whether cells are numbers rather than categories; booleans are categories."""
+    """Tell whether cells are numbers rather than categories; booleans are categories.
+
+    Strings such as "n/a" may stand among numbers for missing ones.
+    """
     if isinstance(cells.dtype, pd.CategoricalDtype):
         return False
     if cells.dtype.kind == "O" and not isinstance(cells.dtype, pd.StringDtype):
         values = np.asarray(cells).ravel()
         found = infer_dtype(values, skipna=True)
-        if found.startswith("mixed"):  # decimals and fractions among other numbers
-            kinds = set(map(type, values[~pd.isna(values)]))
+        if found.startswith("mixed"):  # decimals and fractions among others, and marks
+            present = [v for v in values[~pd.isna(values)] if not _is_mark(v)]
+            kinds = set(map(type, present))
             return all(issubclass(k, Real | Decimal) and k is not bool for k in kinds)
         return found in _NUMBERS_AMONG_OBJECTS
     return cells.dtype.kind in "iuf"
+
+
+def _is_mark(cell: Any) -> bool:
+    return isinstance(cell, str) and is_missing_number(cell)
 
 
 def _refuse_kind(cells: Any, key: Hashable) -> NoReturn:

@@ -40,7 +40,6 @@ from skest.feature_columns.numeric import NumericColumn, numeric_column
 from skest.feature_columns.parsed import (
     are_dates,
     are_numbers,
-    are_numbers_with_marks,
     are_whole,
     parsed_numeric_column,
     varying_parts,
@@ -307,8 +306,6 @@ def _columns(
         if len(table.keys) > 1 and _are_equal(table.cells(key)):
             return left_out(key, "has the same value in each row")
         return [_parsed(key, part, dtype, kind) for part in parts]
-    if is_single and are_numbers_with_marks(table.cells(key)):
-        return [_parsed(key, "number", dtype, kind)]
     cells = table.factorized(key)
     if cells.are_integers and -1 in cells.distinct:
         _warn_of_minus_one(key)

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
-from pandas.api.types import infer_dtype, is_hashable
+from pandas.api.types import is_hashable
 
 from skest.core.checks import check_choice, warn
 from skest.core.texts import DATE, is_missing_number, without_zone
-from skest.feature_columns.cells import Cells, holds_numbers, numbers
+from skest.feature_columns.cells import Cells, numbers
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
 
@@ -42,7 +42,7 @@ def parsed_numeric_column(
         Name of the raw column, or its position in an array or frame.
     parse : str, default="number"
         "number" reads strings such as " 3.5"; blanks and marks such as "?", ".", "-",
-        "NA", "n/a", "NULL" and "unknown" are missing. "seconds" gives
+        "NA", "n/a" and "NULL" are missing. "seconds" gives
         the seconds since 1970 of dates and times, "month" 1 to 12, "weekday" 0 (Monday)
         to 6, "hour" 0 to 23, "day_of_year" 1 to 366. Dates are those of NumPy, pandas
         and Python, or strings in ISO form, with the day, and hours with their minutes
@@ -168,16 +168,6 @@ def are_numbers(distinct: np.ndarray) -> bool:
         )
     except ValueError:
         return False
-
-
-def are_numbers_with_marks(cells: Cells) -> bool:
-    """Tell whether cells are numbers, and strings for missing ones, as in a sheet."""
-    if cells.dtype.kind != "O" or not infer_dtype(cells).startswith("mixed"):
-        return False
-    values = np.asarray(cells, dtype=object)
-    is_text = np.array([isinstance(value, str) for value in values])
-    are_marks = all(map(is_missing_number, set(values[is_text])))
-    return are_marks and holds_numbers(values[~is_text])
 
 
 def are_whole(distinct: np.ndarray) -> bool:

@@ -219,22 +219,32 @@ def test_marks_among_whole_numbers_are_gaps_of_a_number(rng, tmp_path):
     assert model.predict(pd.DataFrame({"code": [5]}))[0] == pytest.approx(found[4])
 
 
-@pytest.mark.parametrize("mark", ["n/a", ".", " unknown"])
-def test_marks_among_the_numbers_of_a_sheet_are_gaps(rng, mark):
-    """A column of Excel holds floats and strings, side by side."""
+@pytest.mark.parametrize("first", [0, 20], ids=["always", "later"])
+def test_marks_among_the_numbers_of_a_sheet_are_gaps(rng, tmp_path, first):
+    """A column of Excel holds floats and strings, side by side, maybe in a few rows."""
     floats = pd.Series(rng.normal(size=60))
-    floats[:60:5] = np.nan
+    floats[first::5] = np.nan
     cells = floats.astype(object)
-    cells[:60:5] = mark
-    found = [infer_feature_columns({"x": x}).fit({"x": x}) for x in (cells, floats)]
-    with_marks, with_gaps = (
-        columns.transform({"x": x})
-        for columns, x in zip(found, (cells, floats), strict=True)
-    )
-    np.testing.assert_allclose(with_marks, with_gaps)
+    cells[first::5] = "n/a"
+    models = [
+        DNNRegressor((8,), max_iter=2, random_state=0).fit(x[:20].to_frame("x"), range(20))
+        for x in (cells, floats)
+    ]
+    loaded = export.load(models[0].export(tmp_path))
+    expected = models[1].predict(floats.to_frame("x"))
+    for model in (models[0], loaded):
+        found = np.ravel(model.predict(cells.to_frame("x")))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
     cells[0] = "high"
     with pytest.raises(ValueError, match=r"'x' must hold either strings or integers"):
         infer_feature_columns({"x": cells})
+
+
+def test_words_beside_codes_are_levels(rng):
+    cells = rng.integers(0, 5, 300).astype(str).astype(object)
+    cells[::4] = "unknown"
+    (column,) = infer_feature_columns({"c": cells}).columns
+    assert column.name == "c_indicator"
 
 
 def test_free_text():
