@@ -84,7 +84,6 @@ class SkestEstimator(
     # Trained in the end on what was held out, too: anew, or going on.
     _is_refit = _went_on = _has_seen_all = False
     _is_interrupted = False  # by Ctrl-C, in the last training
-    _n_rows_read = 0  # by the feature columns
 
     # What subclasses define
 
@@ -228,11 +227,8 @@ class SkestEstimator(
                 self._start(rows, again=again)
                 if calibration is not None:
                     self._scale = calibration.after(self._scale)
-            # A call with fewer rows than the first, or than fit, has others than that.
-            is_new = (
-                resume and course.budget is None and rows.n_rows < self._n_rows_read
-            )
-            rows = self._as_training_rows(rows, course.seed, is_new=is_new)
+            later = resume and course.budget is None
+            rows = self._as_training_rows(rows, course.seed, later=later)
         self._train(rows, held_out, course, resume=resume)
 
     def _partial_fit(
@@ -285,7 +281,6 @@ class SkestEstimator(
         self._forget(rows)
 
     def _fit_columns(self, rows: Rows, again: bool) -> None:
-        self._n_rows_read = rows.n_rows
         with each_once():  # a column may be inferred for two kinds of layers
             for parameter, kind in self._column_parameters.items():
                 if again:
@@ -309,10 +304,13 @@ class SkestEstimator(
                 setattr(self, f"{parameter}_", columns)
 
     def _as_training_rows(
-        self, rows: Rows, seed: int | None, *, is_new: bool = False
+        self, rows: Rows, seed: int | None, *, later: bool = False
     ) -> Rows:
-        """Return rows to train on, from whose labels columns have learned, or not."""
-        labels = None if is_new else rows.labels
+        """Return rows to train on, from whose labels columns have learned.
+
+        Of rows that come `later`, a few at a time, their own labels say too little.
+        """
+        labels = None if later else rows.labels
         beside: dict[Any, Any] = {}
         for parameter in self._column_parameters:
             columns = getattr(self, f"{parameter}_")

@@ -73,8 +73,8 @@ class SkestClassifier(ClassParameters, ClassifierMixin, StreamTrained):
     ) -> Self:
         """Train one epoch, going on from the present state.
 
-        Columns learn levels, means and scales from the rows of the first call: of a level
-        that only later ones have, nothing is learned.
+        Columns learn levels, means and scales from the rows of `fit`, or of the first
+        call: of a level that only later ones have, nothing is learned.
 
         Parameters
         ----------
@@ -305,8 +305,8 @@ class SkestRegressor(RegressorMixin, StreamTrained):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train one epoch, going on from the present state.
 
-        Columns learn levels, means and scales from the rows of the first call: of a level
-        that only later ones have, nothing is learned.
+        Columns learn levels, means and scales from the rows of `fit`, or of the first
+        call: of a level that only later ones have, nothing is learned.
 
         Parameters
         ----------
@@ -366,8 +366,8 @@ class SkestMixedEstimator(StreamTrained):
     ) -> Self:
         """Train one epoch, going on from the present state.
 
-        Columns learn levels, means and scales from the rows of the first call: of a level
-        that only later ones have, nothing is learned.
+        Columns learn levels, means and scales from the rows of `fit`, or of the first
+        call: of a level that only later ones have, nothing is learned.
 
         Parameters
         ----------

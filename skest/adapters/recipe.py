@@ -34,6 +34,7 @@ _OTHER_PEAK = 0.05
 # Of the peak, for rows that come after a fit. The whole of it takes up to 5 % of the loss
 # away again (flights, bike), a tenth follows a change of the labels half as fast.
 _RATE_AFTER_FIT = 0.3
+_FEWEST_OF_A_STREAM = 200  # rows, of which partial_fit is given a few at a time
 # Without the schedule "auto" is what it was before there was one.
 _PLAIN: dict[str, Any] = {"batch_size": 200, "max_iter": 200, "n_iter_no_change": 10}
 _PLAIN |= {"dropout": 0.0, "dnn_dropout": 0.0, "weight_decay": 0.0, "n_members": 1}
@@ -160,7 +161,7 @@ class AutoParameters(TrainingParameters):
         whose members it has, whatever the rows are.
         """
         if not is_whole:  # a first part of few rows says nothing of those that follow
-            n_rows = max(n_rows, _PLAIN["batch_size"])
+            n_rows = max(n_rows, _FEWEST_OF_A_STREAM)
         choices: dict[str, Any] = {**_PLAIN, "early_stopping": n_rows > _MANY_ROWS}
         choices["batch_size"] = min(choices["batch_size"], n_rows)
         if self._recipe_for is not None and self._has_schedule:
@@ -233,9 +234,14 @@ class AutoParameters(TrainingParameters):
                 why[rate] = "that of the given optimizer"
             elif getattr(self, "lr_scheduler", None) is not None:
                 why[rate] = "where the given schedule starts"
-            elif isinstance(self.auto_params_.get(rate), float) and self._peak_of_fit:
+            elif self._is_after_fit(rate):
                 why[rate] = "lower and constant, for rows that come after a fit"
         return {name: (value, why[name]) for name, value in self.auto_params_.items()}
+
+    def _is_after_fit(self, rate: str) -> bool:
+        value = self.auto_params_.get(rate)
+        before = self._peak_of_fit
+        return before is not None and isinstance(value, float) and value < before
 
     def _n_folds(self, n_rows: float) -> int:
         """Return by how many trainings to find the best epoch; 1 holds out one part."""

@@ -284,7 +284,7 @@ class FeatureColumn(CachedParameterNames, FeaturesIn, TransformerMixin, BaseEsti
         Parameters
         ----------
         table : Table
-            Training data, with their target.
+            Training data, with their target, or without it if they come after `fit`.
         sample_weight : ndarray of float64, shape (n_rows,), or None
             Weight of each row.
         generator : numpy.random.Generator

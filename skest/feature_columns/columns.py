@@ -295,7 +295,8 @@ class FeatureColumns(FeaturesIn, TransformerMixin, BaseComposition):
         Parameters
         ----------
         X, y, sample_weight
-            As in `fit`.
+            As in `fit`. For rows that come after it, `y` is None: columns give what `fit`
+            has learned, without the labels of equal rows.
         seed : int or None, default=None
             Of all that is random; None takes one from the operating system.
 

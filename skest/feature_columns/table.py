@@ -372,7 +372,7 @@ class Table:
     def row_hashes(self) -> np.ndarray:
         """Return a number for each row, the same for rows that have the same cells.
 
-        Lists in cells do not count.
+        Types of numbers do not count, nor do lists in cells.
         """
         return self._once("row hashes", self._hash_rows)
 
@@ -384,6 +384,10 @@ class Table:
                 # What can't be hashed makes no rows differ; others will refuse it.
                 with contextlib.suppress(TypeError, ValueError):
                     for column in cells.reshape(self.n_rows, -1).T:
+                        if column.dtype.kind == "O":
+                            column = pd.Series(column).infer_objects().to_numpy()
+                        if column.dtype.kind in "biuf":
+                            column = column.astype(np.float64)
                         hashes = hashes * _ODD + pd.util.hash_array(column)
         return hashes
 

@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from pandas.api.types import infer_dtype
 from scipy.sparse import csr_array
 
@@ -65,8 +66,8 @@ def target_statistics_column(
     -----
     `fit` takes floats, and arrays of two dimensions, as numbers, and other values of y
     as classes; without y there are no means. A weight of 2 counts like two equal rows.
-    Predictions after `partial_fit` take the means of `fit`, or of its first call. So are
-    rows trained on those, if a call has fewer; else on what it says of its own rows.
+    Predictions after `partial_fit` take the means of `fit`, or of its first call. So do
+    its rows, without the fold that they are of by their cells: some may come again.
 
     Examples
     --------
@@ -97,16 +98,19 @@ class Labelled(NamedTuple):
         Labels as numbers; NaN is missing.
     weight : ndarray of shape (n_rows,), or None
         Weights of the rows.
+    fold : ndarray of shape (n_rows,)
+        Which of the folds a row is of by its cells, whenever it comes.
     """
 
     cells: Any
     values: np.ndarray
     weight: np.ndarray | None
+    fold: np.ndarray
 
     def take(self, rows: np.ndarray) -> "Labelled":
         """Return some of the rows."""
         weight = None if self.weight is None else self.weight[rows]
-        return Labelled(self.cells[rows], self.values[rows], weight)
+        return Labelled(self.cells[rows], self.values[rows], weight, self.fold[rows])
 
 
 class CrossFittedColumn(DenseColumn):
@@ -135,20 +139,12 @@ class CrossFittedColumn(DenseColumn):
         sample_weight: np.ndarray | None,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Return for each fold of the rows what is learned from the other folds."""
-        if table.target is None:  # what is learned already knows nothing of these rows
-            return {
-                self._training_key: self._numbers(self._cells(self.categorical, table))
-            }
-        table = table.with_target(table.target, sample_weight)
-        rows = self._labelled(self.categorical, table, self.classes_)
+        """Return for each row what `fit` has learned from the folds it is not of."""
         # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.
-        fold = self._order(rows.cells, generator) % _FOLDS
-        result = np.empty((table.n_rows, self.size), np.float32)
-        for number in range(_FOLDS):
-            inside, others = fold == number, rows.take(fold != number)
-            result[inside] = self._numbers_by_others(rows.cells[inside], others)
-        return {self._training_key: result}
+        cells = self._cells(self.categorical, table)
+        return {
+            self._training_key: self._numbers_by_others(cells, self._fold(cells, table))
+        }
 
     def _matrix(self, table: Table) -> np.ndarray:
         if self._training_key in table:
@@ -172,7 +168,8 @@ class CrossFittedColumn(DenseColumn):
             # shrink to nothing.
             mean = weight.sum() / np.count_nonzero(weight)
             weight = weight / mean if 0 < mean < 1 else weight
-        return Labelled(self._cells(categorical, table), values, weight)
+        cells = self._cells(categorical, table)
+        return Labelled(cells, values, weight, self._fold(cells, table))
 
     @abstractmethod
     def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:
@@ -182,17 +179,17 @@ class CrossFittedColumn(DenseColumn):
     def _cells(self, categorical: CategoricalColumn, table: Table) -> Any:
         """Return what the rows hold, an array or a sparse one."""
 
-    def _order(self, cells: Any, generator: np.random.Generator) -> np.ndarray:
-        """Return numbers of the rows, by which they are dealt out to the folds."""
-        return generator.permutation(cells.shape[0])
+    @abstractmethod
+    def _fold(self, cells: Any, table: Table) -> np.ndarray:
+        """Return which fold each row is of; when it comes again, it is of the same."""
 
     @abstractmethod
     def _numbers(self, cells: Any) -> np.ndarray:
         """Return what was learned from all rows, of shape (n_rows, size)."""
 
     @abstractmethod
-    def _numbers_by_others(self, cells: Any, others: Labelled) -> np.ndarray:
-        """Return what is learned from other rows, of shape (n_rows, size)."""
+    def _numbers_by_others(self, cells: Any, fold: np.ndarray) -> np.ndarray:
+        """Return what was learned from other folds, of shape (n_rows, size)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -209,6 +206,8 @@ class TargetStatisticsColumn(CrossFittedColumn):
         Mean and standard deviation of the statistics before they were standardised.
     statistics_ : ndarray of float32, shape (num_buckets + 1, size)
         What stands for each id; the last row is for cells without id.
+    statistics_of_others_ : ndarray of float32, shape (5, num_buckets + 1, size)
+        The same without the rows of each fold, for rows of it that come again.
     """
 
     categorical_column: CategoricalColumn
@@ -244,8 +243,14 @@ class TargetStatisticsColumn(CrossFittedColumn):
         sample_weight: np.ndarray | None,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Return what is learned from other rows; some are as if of no known level."""
-        features = super().training_features(table, sample_weight, generator)
+        """Return what other rows have taught; some are as if of no known level."""
+        if table.target is None:
+            features = super().training_features(table, sample_weight, generator)
+        else:
+            # Anew: equal rows, which are of several folds, may be of others than in `fit`.
+            table = table.with_target(table.target, sample_weight)
+            rows = self._labelled(self.categorical, table, self.classes_)
+            features = {self._training_key: self._cross_fitted(rows)}
         hidden = self.categorical._hidden_rows(table.n_rows)
         features[self._training_key][hidden] = self._fitted_statistics[-1]
         return features
@@ -261,10 +266,12 @@ class TargetStatisticsColumn(CrossFittedColumn):
         scale = np.sqrt(share @ (raw - center) ** 2)
         # Equal numbers, but for their rounding: not to be divided by.
         scale[scale <= _ROUNDING * np.abs(center)] = 1
+        by_others = self._statistics_of_others(rows, n_levels)
         return {
             "center_": center,
             "scale_": scale,
             "statistics_": ((raw - center) / scale).astype(np.float32),
+            "statistics_of_others_": ((by_others - center) / scale).astype(np.float32),
         }
 
     def _cells(self, categorical: CategoricalColumn, table: Table) -> np.ndarray:
@@ -293,12 +300,32 @@ class TargetStatisticsColumn(CrossFittedColumn):
     def _numbers(self, cells: np.ndarray) -> np.ndarray:
         return self._fitted_statistics[cells]
 
-    def _numbers_by_others(self, cells: np.ndarray, others: Labelled) -> np.ndarray:
-        raw = self._statistics(others, len(self.statistics_))
-        # As many rows as all folds have, for those that predictions meet have them.
-        raw[:, -1] = np.log1p(np.expm1(raw[:, -1]) * (_FOLDS / (_FOLDS - 1)))
+    def _numbers_by_others(self, cells: np.ndarray, fold: np.ndarray) -> np.ndarray:
+        return self.statistics_of_others_[fold, cells]
+
+    def _cross_fitted(self, rows: Labelled) -> np.ndarray:
+        by_others = self._statistics_of_others(rows, len(self.statistics_))
         # In the scale of all rows: the network meets predictions in no other.
-        return ((raw - self.center_) / self.scale_)[cells]
+        by_others = (by_others - self.center_) / self.scale_
+        return by_others[rows.fold, rows.cells].astype(np.float32)
+
+    def _statistics_of_others(self, rows: Labelled, n_levels: int) -> np.ndarray:
+        """Return the statistics without each fold, of shape (5, n_levels, size)."""
+        found = np.stack(
+            [
+                self._statistics(rows.take(rows.fold != n), n_levels)
+                for n in range(_FOLDS)
+            ]
+        )
+        # As many rows as all folds have, for those that predictions meet have them.
+        found[..., -1] = np.log1p(np.expm1(found[..., -1]) * (_FOLDS / (_FOLDS - 1)))
+        return found
+
+    def _fold(self, cells: np.ndarray, table: Table) -> np.ndarray:
+        # Of a table of one column, the rows with a level are equal: they are dealt out.
+        hashes = pd.Series(table.row_hashes())
+        repeated = hashes.groupby(hashes).cumcount()
+        return ((hashes % _FOLDS).astype(np.intp) + repeated).to_numpy() % _FOLDS
 
     def _output_names(self) -> list[str]:
         stem = self.categorical_column.name
@@ -349,7 +376,7 @@ def _shrunken_means(rows: Labelled, n_levels: int, smooth: float | str) -> np.nd
 
     With "auto" by Micci-Barreca's formula (ACM SIGKDD Explorations 3, 2001).
     """
-    levels, values, own_weight = rows
+    levels, values, own_weight, _ = rows
     known = ~np.isnan(values)
     weight = known.astype(np.float64)
     if own_weight is not None:
@@ -453,6 +480,8 @@ class TargetRidgeColumn(CrossFittedColumn):
         Those of the weighted categories.
     intercept_ : ndarray of float32, shape (size - 1,)
         What a cell without a category has.
+    coefficients_of_others_, intercept_of_others_ : ndarray of float32
+        The same without the rows of each fold, of shapes (5, ...).
     """
 
     categorical_column: CategoricalColumn
@@ -473,15 +502,22 @@ class TargetRidgeColumn(CrossFittedColumn):
         check_positive(self.alpha, "alpha", f"column {self.name!r}")
 
     def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:
-        rarity, coefficients, intercept = self._ridge(rows)
+        weight = np.ones(len(rows.values)) if rows.weight is None else rows.weight
+        rarity = _rarity(rows.cells, weight)
+        coefficients, intercept = self._ridge(rows, rarity)
+        of_others = [
+            self._ridge(rows.take(rows.fold != n), rarity) for n in range(_FOLDS)
+        ]
         counts = _log_counts(rows.cells)[:, np.newaxis]
         center, scale = mean_and_scale(counts, None, rows.weight)
         return {
             "count_center_": float(center[0]),
             "count_scale_": float(scale[0]),
             "rarity_": rarity.astype(np.float32),
-            "coefficients_": coefficients.astype(np.float32),
-            "intercept_": intercept.astype(np.float32),
+            "coefficients_": coefficients,
+            "intercept_": intercept,
+            "coefficients_of_others_": np.stack([c for c, _ in of_others]),
+            "intercept_of_others_": np.stack([i for _, i in of_others]),
         }
 
     def _cells(self, categorical: CategoricalColumn, table: Table) -> csr_array:
@@ -496,17 +532,18 @@ class TargetRidgeColumn(CrossFittedColumn):
         parts = (weights[is_there], ids[is_there], ends)
         return csr_array(parts, shape=(len(ids), categorical.num_buckets))
 
-    def _ridge(self, rows: Labelled) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the rarity of categories, the coefficients and the intercepts."""
+    def _ridge(
+        self, rows: Labelled, rarity: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the coefficients and the intercepts."""
         from sklearn.linear_model import Ridge  # fits without texts need none
 
-        cells, values, weight = rows
+        cells, values, weight, _ = rows
         n_rows, n_buckets = cells.shape
         weight = np.ones(n_rows) if weight is None else weight
-        rarity = _rarity(cells, weight)
         vectors = _vectors(cells, rarity)
-        coefficients = np.zeros((n_buckets, values.shape[1]))
-        intercept = np.zeros(values.shape[1])
+        coefficients = np.zeros((n_buckets, values.shape[1]), np.float32)
+        intercept = np.zeros(values.shape[1], np.float32)
         for i in range(values.shape[1]):
             # Of several targets, a row may lack some.
             known = ~np.isnan(values[:, i])
@@ -520,23 +557,31 @@ class TargetRidgeColumn(CrossFittedColumn):
             ridge = Ridge(alpha=self.alpha)
             ridge.fit(vectors[known], ((own - mean) / scale).ravel(), own_weight)
             coefficients[:, i], intercept[i] = ridge.coef_, ridge.intercept_
-        return rarity, coefficients, intercept
+        return coefficients, intercept
 
-    def _order(self, cells: csr_array, generator: np.random.Generator) -> np.ndarray:
+    def _fold(self, cells: csr_array, table: Table) -> np.ndarray:
         # Equal cells go into one fold: a text that comes again does not tell the label of
-        # the other, and a weight of 2 is two equal rows.
-        by_content = cells @ generator.random(cells.shape[1])
-        return np.unique(by_content, return_inverse=True)[1]
+        # the other, and a weight of 2 is two equal rows. Sums of whole numbers are exact.
+        whole = np.random.default_rng(0).integers(2**32, size=cells.shape[1])
+        return (cells @ whole.astype(np.float64)).astype(np.int64) % _FOLDS
 
     def _numbers(self, cells: csr_array) -> np.ndarray:
-        return self._scores(cells, self.rarity_, self.coefficients_, self.intercept_)
+        return self._scores(cells, self.coefficients_, self.intercept_)
 
-    def _numbers_by_others(self, cells: csr_array, others: Labelled) -> np.ndarray:
-        return self._scores(cells, *self._ridge(others))
+    def _numbers_by_others(self, cells: csr_array, fold: np.ndarray) -> np.ndarray:
+        found = np.empty((cells.shape[0], self.size), np.float32)
+        for number in range(_FOLDS):
+            ridge = (
+                self.coefficients_of_others_[number],
+                self.intercept_of_others_[number],
+            )
+            found[fold == number] = self._scores(cells[fold == number], *ridge)
+        return found
 
-    def _scores(self, cells: csr_array, *ridge: np.ndarray) -> np.ndarray:
-        rarity, coefficients, intercept = ridge
-        scores = _vectors(cells, rarity) @ coefficients + intercept
+    def _scores(
+        self, cells: csr_array, coefficients: np.ndarray, intercept: np.ndarray
+    ) -> np.ndarray:
+        scores = _vectors(cells, self.rarity_) @ coefficients + intercept
         counts = (_log_counts(cells) - self.count_center_) / self.count_scale_
         return np.column_stack([scores, counts]).astype(np.float32)
 

@@ -227,7 +227,9 @@ def test_marks_among_the_numbers_of_a_sheet_are_gaps(rng, tmp_path, first):
     cells = floats.astype(object)
     cells[first::5] = "n/a"
     models = [
-        DNNRegressor((8,), max_iter=2, random_state=0).fit(x[:20].to_frame("x"), range(20))
+        DNNRegressor((8,), max_iter=2, random_state=0).fit(
+            x[:20].to_frame("x"), range(20)
+        )
         for x in (cells, floats)
     ]
     loaded = export.load(models[0].export(tmp_path))

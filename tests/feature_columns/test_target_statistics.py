@@ -129,6 +129,17 @@ def test_parts_after_a_fit_are_encoded_as_in_predictions(rng):
     assert log_loss(y[1600:], model.predict_proba(X[1600:])) < 1.01 * before
 
 
+def test_nothing_leaks_where_rows_of_the_fit_come_again(rng):
+    X, y = noise(rng)
+    X["x"] = rng.normal(size=len(X))  # with one column alone, rows are mostly equal
+    model = DNNClassifier((32,), max_iter=5, random_state=0).fit(X, y)
+    for start in (*range(0, 2000, 100),) * 3:
+        model.partial_fit(X[start : start + 100], y[start : start + 100])
+    X_new, y_new = noise(rng)
+    probabilities = model.predict_proba(X_new.assign(x=rng.normal(size=len(X_new))))
+    assert log_loss(y_new, probabilities) < 0.72
+
+
 def test_a_new_level_is_not_a_gap(rng):
     """Every second cell is missing, always of one class; of names, few come again."""
     names = [f"name {i}" for i in rng.choice(600, 600)]
