@@ -322,10 +322,10 @@ class TargetStatisticsColumn(CrossFittedColumn):
         return found
 
     def _fold(self, cells: np.ndarray, table: Table) -> np.ndarray:
-        # Of a table of one column, the rows with a level are equal: they are dealt out.
-        hashes = pd.Series(table.row_hashes())
-        repeated = hashes.groupby(hashes).cumcount()
-        return ((hashes % _FOLDS).astype(np.intp) + repeated).to_numpy() % _FOLDS
+        hashes = table.row_hashes()
+        # Of a table of one column, the rows with a level are equal, and not of one fold.
+        repeated = pd.Series(hashes).groupby(hashes).cumcount().to_numpy(np.uint64)
+        return (pd.util.hash_array(hashes + repeated) % _FOLDS).astype(np.intp)
 
     def _output_names(self) -> list[str]:
         stem = self.categorical_column.name
