@@ -70,22 +70,8 @@ def is_plain_number(text: str) -> bool:
 #: What stands for a missing number, in CSV files and in tables of other programs. Words
 #: do not: beside codes such as "0" and "1", "unknown" is one more of them.
 NO_NUMBERS = (
-    *(
-        "?",
-        "-",
-        "--",
-        ".",
-        "..",
-        "NA",
-        "na",
-        "N/A",
-        "n/a",
-        "n.a.",
-        "#N/A",
-        "#NA",
-        "<NA>",
-    ),
-    *("NULL", "null", "None"),
+    *("?", "-", "--", ".", "..", "NULL", "null", "None"),
+    *("NA", "na", "N/A", "n/a", "n.a.", "#N/A", "#NA", "<NA>"),
 )
 
 

@@ -366,10 +366,9 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
         present = values[~missing]
         texts = [value for value in present if isinstance(value, str | bytes)]
         if texts:
+            # Of a CSV file, all are strings then, also numbers.
             read = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce")
-            text = texts[
-                int(read.isna().argmax())
-            ]  # of a CSV file, all are strings then
+            text = texts[int(read.isna().argmax())]
             raise ValueError(
                 f"Column {key!r} must hold numbers; got the string {text!r}. Convert it "
                 "with pandas.to_numeric, or use a categorical column."
