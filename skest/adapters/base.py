@@ -227,8 +227,7 @@ class SkestEstimator(
                 self._start(rows, again=again)
                 if calibration is not None:
                     self._scale = calibration.after(self._scale)
-            later = resume and course.budget is None
-            rows = self._as_training_rows(rows, course.seed, later=later)
+            rows = self._as_training_rows(rows, course.seed, anew=again)
         self._train(rows, held_out, course, resume=resume)
 
     def _partial_fit(
@@ -304,13 +303,14 @@ class SkestEstimator(
                 setattr(self, f"{parameter}_", columns)
 
     def _as_training_rows(
-        self, rows: Rows, seed: int | None, *, later: bool = False
+        self, rows: Rows, seed: int | None, *, anew: bool = True
     ) -> Rows:
-        """Return rows to train on, from whose labels columns have learned.
+        """Return rows to train on, with what columns have learned of labels.
 
-        Of rows that come `later`, a few at a time, their own labels say too little.
+        `anew`, so that each of several trainings meets other numbers; of rows that come
+        later, a few at a time, their own labels would say too little.
         """
-        labels = None if later else rows.labels
+        labels = rows.labels if anew else None
         beside: dict[Any, Any] = {}
         for parameter in self._column_parameters:
             columns = getattr(self, f"{parameter}_")

@@ -2,10 +2,10 @@
 """`target_statistics_column`, `target_ridge_column`: what labels say of categories."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -87,6 +87,10 @@ def target_statistics_column(
     return TargetStatisticsColumn(categorical_column, smooth).validated()
 
 
+# Coefficients and intercepts.
+_Ridge: TypeAlias = tuple[np.ndarray, np.ndarray]
+
+
 class Labelled(NamedTuple):
     """Rows of a categorical column, and what their labels say.
 
@@ -139,12 +143,20 @@ class CrossFittedColumn(DenseColumn):
         sample_weight: np.ndarray | None,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Return for each row what `fit` has learned from the folds it is not of."""
+        """Return for each row what is learned from the folds that it is not of.
+
+        With labels anew, in folds that are drawn; without, what `fit` has learned.
+        """
         # Cross fitting, as of TargetEncoder.fit_transform: no row sees its own label.
-        cells = self._cells(self.categorical, table)
-        return {
-            self._training_key: self._numbers_by_others(cells, self._fold(cells, table))
-        }
+        if table.target is None:
+            cells = self._cells(self.categorical, table)
+            numbers = self._numbers_by_others(cells, self._fold(cells, table))
+        else:
+            table = table.with_target(table.target, sample_weight)
+            rows = self._labelled(self.categorical, table, self.classes_)
+            drawn = self._drawn_fold(rows.cells, generator)
+            numbers = self._cross_fitted(rows._replace(fold=drawn))
+        return {self._training_key: numbers}
 
     def _matrix(self, table: Table) -> np.ndarray:
         if self._training_key in table:
@@ -184,12 +196,20 @@ class CrossFittedColumn(DenseColumn):
         """Return which fold each row is of; when it comes again, it is of the same."""
 
     @abstractmethod
+    def _drawn_fold(self, cells: Any, generator: np.random.Generator) -> np.ndarray:
+        """Return a fold for each row, another one in each call."""
+
+    @abstractmethod
     def _numbers(self, cells: Any) -> np.ndarray:
         """Return what was learned from all rows, of shape (n_rows, size)."""
 
     @abstractmethod
     def _numbers_by_others(self, cells: Any, fold: np.ndarray) -> np.ndarray:
         """Return what was learned from other folds, of shape (n_rows, size)."""
+
+    @abstractmethod
+    def _cross_fitted(self, rows: Labelled) -> np.ndarray:
+        """Return what the rows of other folds say now, of shape (n_rows, size)."""
 
 
 @dataclass(eq=False, repr=False)
@@ -244,13 +264,7 @@ class TargetStatisticsColumn(CrossFittedColumn):
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
         """Return what other rows have taught; some are as if of no known level."""
-        if table.target is None:
-            features = super().training_features(table, sample_weight, generator)
-        else:
-            # Anew: equal rows, which are of several folds, may be of others than in `fit`.
-            table = table.with_target(table.target, sample_weight)
-            rows = self._labelled(self.categorical, table, self.classes_)
-            features = {self._training_key: self._cross_fitted(rows)}
+        features = super().training_features(table, sample_weight, generator)
         hidden = self.categorical._hidden_rows(table.n_rows)
         features[self._training_key][hidden] = self._fitted_statistics[-1]
         return features
@@ -326,6 +340,11 @@ class TargetStatisticsColumn(CrossFittedColumn):
         # Of a table of one column, the rows with a level are equal, and not of one fold.
         repeated = pd.Series(hashes).groupby(hashes).cumcount().to_numpy(np.uint64)
         return (pd.util.hash_array(hashes + repeated) % _FOLDS).astype(np.intp)
+
+    def _drawn_fold(
+        self, cells: np.ndarray, generator: np.random.Generator
+    ) -> np.ndarray:
+        return generator.permutation(len(cells)) % _FOLDS
 
     def _output_names(self) -> list[str]:
         stem = self.categorical_column.name
@@ -505,9 +524,7 @@ class TargetRidgeColumn(CrossFittedColumn):
         weight = np.ones(len(rows.values)) if rows.weight is None else rows.weight
         rarity = _rarity(rows.cells, weight)
         coefficients, intercept = self._ridge(rows, rarity)
-        of_others = [
-            self._ridge(rows.take(rows.fold != n), rarity) for n in range(_FOLDS)
-        ]
+        of_others = self._ridges_of_others(rows, rarity)
         counts = _log_counts(rows.cells)[:, np.newaxis]
         center, scale = mean_and_scale(counts, None, rows.weight)
         return {
@@ -532,9 +549,10 @@ class TargetRidgeColumn(CrossFittedColumn):
         parts = (weights[is_there], ids[is_there], ends)
         return csr_array(parts, shape=(len(ids), categorical.num_buckets))
 
-    def _ridge(
-        self, rows: Labelled, rarity: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _ridges_of_others(self, rows: Labelled, rarity: np.ndarray) -> list[_Ridge]:
+        return [self._ridge(rows.take(rows.fold != n), rarity) for n in range(_FOLDS)]
+
+    def _ridge(self, rows: Labelled, rarity: np.ndarray) -> _Ridge:
         """Return the coefficients and the intercepts."""
         from sklearn.linear_model import Ridge  # fits without texts need none
 
@@ -560,21 +578,34 @@ class TargetRidgeColumn(CrossFittedColumn):
         return coefficients, intercept
 
     def _fold(self, cells: csr_array, table: Table) -> np.ndarray:
+        return self._drawn_fold(cells, np.random.default_rng(0))
+
+    def _drawn_fold(
+        self, cells: csr_array, generator: np.random.Generator
+    ) -> np.ndarray:
         # Equal cells go into one fold: a text that comes again does not tell the label of
         # the other, and a weight of 2 is two equal rows. Sums of whole numbers are exact.
-        whole = np.random.default_rng(0).integers(2**32, size=cells.shape[1])
+        whole = generator.integers(2**32, size=cells.shape[1])
         return (cells @ whole.astype(np.float64)).astype(np.int64) % _FOLDS
 
     def _numbers(self, cells: csr_array) -> np.ndarray:
         return self._scores(cells, self.coefficients_, self.intercept_)
 
     def _numbers_by_others(self, cells: csr_array, fold: np.ndarray) -> np.ndarray:
+        ridges = zip(
+            self.coefficients_of_others_, self.intercept_of_others_, strict=True
+        )
+        return self._scores_by_fold(cells, fold, ridges)
+
+    def _cross_fitted(self, rows: Labelled) -> np.ndarray:
+        ridges = self._ridges_of_others(rows, self.rarity_)
+        return self._scores_by_fold(rows.cells, rows.fold, ridges)
+
+    def _scores_by_fold(
+        self, cells: csr_array, fold: np.ndarray, ridges: Iterable[_Ridge]
+    ) -> np.ndarray:
         found = np.empty((cells.shape[0], self.size), np.float32)
-        for number in range(_FOLDS):
-            ridge = (
-                self.coefficients_of_others_[number],
-                self.intercept_of_others_[number],
-            )
+        for number, ridge in enumerate(ridges):
             found[fold == number] = self._scores(cells[fold == number], *ridge)
         return found
 
