@@ -287,7 +287,7 @@ class Feature:
         return times.astype(np.int64)
 
     def _time(self, cell: Any) -> np.datetime64:
-        if _is_missing(cell) or cell == "":
+        if _is_missing(cell) or (isinstance(cell, str) and is_missing_number(cell)):
             return np.datetime64("NaT", "us")
         try:
             # To NumPy, True is a number and bytes are text; to feature columns, no dates.

@@ -362,7 +362,7 @@ def _numbers_of_objects(values: np.ndarray, key: Hashable) -> np.ndarray:
     present = values[~missing]
     # The types are few, while there is a cell for every row.
     if any(issubclass(kind, str | bytes) for kind in set(map(type, present))):
-        missing[~missing] = list(map(_is_mark, present))  # as in a sheet of Excel
+        missing[~missing] = list(map(is_mark, present))  # as in a sheet of Excel
         present = values[~missing]
         texts = [value for value in present if isinstance(value, str | bytes)]
         if texts:
@@ -401,14 +401,22 @@ def holds_numbers(cells: Cells) -> bool:
         values = np.asarray(cells).ravel()
         found = infer_dtype(values, skipna=True)
         if found.startswith("mixed"):  # decimals and fractions among others, and marks
-            present = [v for v in values[~pd.isna(values)] if not _is_mark(v)]
+            present = [v for v in values[~pd.isna(values)] if not is_mark(v)]
             kinds = set(map(type, present))
             return all(issubclass(k, Real | Decimal) and k is not bool for k in kinds)
         return found in _NUMBERS_AMONG_OBJECTS
     return cells.dtype.kind in "iuf"
 
 
-def _is_mark(cell: Any) -> bool:
+def is_mark(cell: Any) -> bool:
+    """Tell whether a cell is a string that stands for a missing number or date.
+
+    Examples
+    --------
+    >>> from skest.feature_columns.cells import is_mark
+    >>> is_mark("n/a"), is_mark("soon"), is_mark(None)
+    (True, False, False)
+    """
     return isinstance(cell, str) and is_missing_number(cell)
 
 

@@ -24,7 +24,7 @@ from skest.feature_columns.categorical import (
     KeyedCategoricalColumn,
     categorical_column_with_hash_bucket,
 )
-from skest.feature_columns.cells import Cells, holds_numbers, numbers
+from skest.feature_columns.cells import Cells, holds_numbers, is_mark, numbers
 from skest.feature_columns.dense import embedding_column, indicator_column
 from skest.feature_columns.matrix_parts import (
     MAX_INDICATOR_LEVELS,
@@ -553,7 +553,7 @@ def _warn_of_other_than_numbers(distinct: np.ndarray, key: Key) -> None:
     n_dates = sum(map(bool, map(DATE.fullmatch, texts)))
     if 2 * n_dates > len(texts) > MAX_INDICATOR_LEVELS:
         # Of all: a single cell is enough, and may come late.
-        others = [text for text in distinct if not DATE.fullmatch(text)]
+        others = [t for t in distinct if not (DATE.fullmatch(t) or is_mark(t))]
         if others:
             warn(
                 f"Column {key!r} holds dates, but also {others[0]!r}, and is not read as "

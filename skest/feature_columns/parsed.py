@@ -13,7 +13,7 @@ from pandas.api.types import is_hashable
 
 from skest.core.checks import check_choice, warn
 from skest.core.texts import DATE, is_missing_number, without_zone
-from skest.feature_columns.cells import Cells, numbers
+from skest.feature_columns.cells import Cells, is_mark, numbers
 from skest.feature_columns.numeric import NumericColumn
 from skest.feature_columns.table import Key, Table
 
@@ -46,7 +46,8 @@ def parsed_numeric_column(
         the seconds since 1970 of dates and times, "month" 1 to 12, "weekday" 0 (Monday)
         to 6, "hour" 0 to 23, "day_of_year" 1 to 366. Dates are those of NumPy, pandas
         and Python, or strings in ISO form, with the day, and hours with their minutes
-        ("2026-01-31", "2026-01-31 12:30"); with a time zone they are taken in UTC.
+        ("2026-01-31", "2026-01-31 12:30"); with a time zone they are taken in UTC. The
+        same marks are missing dates.
     default_value, dtype, normalizer, indicate_missing
         As in `numeric_column`.
 
@@ -177,16 +178,16 @@ def are_whole(distinct: np.ndarray) -> bool:
 
 
 def are_dates(cells: Cells) -> bool:
-    """Tell whether cells are dates, or strings in ISO form."""
+    """Tell whether cells are dates, or strings in ISO form, or marks of missing ones."""
     if cells.ndim > 1 or cells.dtype.kind not in "OU":
         return cells.ndim == 1 and cells.dtype.kind == "M"
     values = np.asarray(cells, dtype=object)
     present = values[~pd.isna(values)]
-    present = present[present != ""]
     # Mostly the first cell says that they are none, and the others are not looked at.
-    if len(present) == 0 or not _is_date(present[0]):
+    first = next((cell for cell in present if not is_mark(cell)), None)
+    if not _is_date(first):
         return False
-    return all(map(_is_date, pd.unique(present).tolist()))
+    return all(_is_date(c) or is_mark(c) for c in pd.unique(present).tolist())
 
 
 def varying_parts(table: Table, key: Key) -> list[str]:
@@ -283,8 +284,8 @@ def _times(cells: Cells, key: Hashable) -> np.ndarray:
 def _time(cell: Any) -> np.datetime64:
     if not isinstance(cell, str | date | np.datetime64):
         raise TypeError(type(cell).__name__)
-    cell = without_zone(cell)
-    return np.datetime64("NaT" if cell == "" else cell).astype(_TIME)
+    cell = "NaT" if is_mark(cell) else without_zone(cell)
+    return np.datetime64(cell).astype(_TIME)
 
 
 def _part(times: np.ndarray, part: str) -> np.ndarray:

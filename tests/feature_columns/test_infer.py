@@ -242,6 +242,22 @@ def test_marks_among_the_numbers_of_a_sheet_are_gaps(rng, tmp_path, first):
         infer_feature_columns({"x": cells})
 
 
+@pytest.mark.parametrize("form", [str, lambda day: day], ids=["strings", "objects"])
+def test_marks_among_dates_are_gaps(tmp_path, form):
+    days = pd.Series(pd.date_range("2026-01-01", periods=60))
+    days[20::5] = pd.NaT
+    cells = days.map(form).astype(object)
+    cells[20::5] = "n/a"
+    expected, found = (
+        DNNRegressor((8,), max_iter=2, random_state=0).fit(x.to_frame("x"), range(60))
+        for x in (days, cells)
+    )
+    answers = expected.predict(days.to_frame("x"))
+    for model in (found, export.load(found.export(tmp_path))):
+        given = np.ravel(model.predict(cells.to_frame("x")))
+        np.testing.assert_allclose(given, answers, rtol=1e-5)
+
+
 def test_words_beside_codes_are_levels(rng):
     cells = rng.integers(0, 5, 300).astype(str).astype(object)
     cells[::4] = "unknown"
@@ -389,7 +405,7 @@ def test_dates_as_numbers_are_told(make):
 
 def test_the_cells_that_are_no_dates_are_told():
     days = pd.date_range("2021-01-01", periods=1500).strftime("%Y-%m-%d").tolist()
-    for odd, where in (["20240107"], 1200), (["n/a", "soon"], 0):
+    for odd, where in (["20240107"], 1200), (["later", "soon"], 0):
         X = pd.DataFrame({"day": [*days[:where], *odd, *days[where:]] * 2})
         n = f"{len(odd)} of {1500 + len(odd)} different cells"
         message = f"'day' holds dates, but also '{odd[0]}', .* as dates: {n}"
