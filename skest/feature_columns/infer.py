@@ -55,9 +55,9 @@ def infer_feature_columns(
     ============================================ ========================================
     Cells                                        Columns
     ============================================ ========================================
-    numbers                                      scaled by ``normalizer="auto"``; gaps
-                                                 become the mean, with an indicator of
-                                                 missing numbers
+    numbers                                      scaled by ``normalizer="auto"``; gaps,
+                                                 also "n/a" and the like, become the
+                                                 mean, with an indicator of missing ones
     whole numbers that name things, in ``fit``   as numbers and as categories, too
     strings that all are numbers or missing      as numbers, unless one has a leading zero;
                                                  if they are whole and come again, which

@@ -9,6 +9,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import pandas as pd
 import scipy.sparse
+from pandas.api.types import infer_dtype
 from scipy.sparse import issparse
 
 from skest.feature_columns.cells import (
@@ -384,7 +385,7 @@ class Table:
                 # What can't be hashed makes no rows differ; others will refuse it.
                 with contextlib.suppress(TypeError, ValueError):
                     for column in cells.reshape(self.n_rows, -1).T:
-                        if column.dtype.kind == "O":
+                        if column.dtype.kind == "O" and infer_dtype(column) != "string":
                             column = pd.Series(column).infer_objects().to_numpy()
                         if column.dtype.kind in "biuf":
                             column = column.astype(np.float64)

@@ -4,6 +4,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
@@ -103,7 +104,7 @@ class Labelled(NamedTuple):
     weight : ndarray of shape (n_rows,), or None
         Weights of the rows.
     fold : ndarray of shape (n_rows,)
-        Which of the folds a row is of by its cells, whenever it comes.
+        Which of the folds a row is of: by its cells, whenever it comes, or drawn.
     """
 
     cells: Any
@@ -153,9 +154,8 @@ class CrossFittedColumn(DenseColumn):
             numbers = self._numbers_by_others(cells, self._fold(cells, table))
         else:
             table = table.with_target(table.target, sample_weight)
-            rows = self._labelled(self.categorical, table, self.classes_)
-            drawn = self._drawn_fold(rows.cells, generator)
-            numbers = self._cross_fitted(rows._replace(fold=drawn))
+            rows = self._labelled(self.categorical, table, self.classes_, generator)
+            numbers = self._cross_fitted(rows)
         return {self._training_key: numbers}
 
     def _matrix(self, table: Table) -> np.ndarray:
@@ -171,8 +171,13 @@ class CrossFittedColumn(DenseColumn):
         return {"categorical_column_": categorical, "classes_": classes, **learned}
 
     def _labelled(
-        self, categorical: CategoricalColumn, table: Table, classes: list[Any]
+        self,
+        categorical: CategoricalColumn,
+        table: Table,
+        classes: list[Any],
+        generator: np.random.Generator | None = None,
     ) -> Labelled:
+        """Return rows with their labels; a generator draws their folds."""
         values = _numbers_of(table.target, classes, table.n_rows)
         weight = table.weight
         if weight is not None:
@@ -181,7 +186,11 @@ class CrossFittedColumn(DenseColumn):
             mean = weight.sum() / np.count_nonzero(weight)
             weight = weight / mean if 0 < mean < 1 else weight
         cells = self._cells(categorical, table)
-        return Labelled(cells, values, weight, self._fold(cells, table))
+        if generator is None:
+            fold = self._fold(cells, table)
+        else:
+            fold = self._drawn_fold(cells, generator)
+        return Labelled(cells, values, weight, fold)
 
     @abstractmethod
     def _learned_from(self, rows: Labelled, n_ids: int) -> dict[str, Any]:
@@ -336,10 +345,7 @@ class TargetStatisticsColumn(CrossFittedColumn):
         return found
 
     def _fold(self, cells: np.ndarray, table: Table) -> np.ndarray:
-        hashes = table.row_hashes()
-        # Of a table of one column, the rows with a level are equal, and not of one fold.
-        repeated = pd.Series(hashes).groupby(hashes).cumcount().to_numpy(np.uint64)
-        return (pd.util.hash_array(hashes + repeated) % _FOLDS).astype(np.intp)
+        return table.learned("folds", partial(_fold_of_rows, table))
 
     def _drawn_fold(
         self, cells: np.ndarray, generator: np.random.Generator
@@ -350,6 +356,13 @@ class TargetStatisticsColumn(CrossFittedColumn):
         stem = self.categorical_column.name
         means = [f"{stem}_target_mean_{i}" for i in range(self.size - 1)]
         return [*means, f"{stem}_log_count"]
+
+
+def _fold_of_rows(table: Table) -> np.ndarray:
+    hashes = table.row_hashes()
+    # Of a table of one column, the rows with a level are equal, and not of one fold.
+    repeated = pd.Series(hashes).groupby(hashes).cumcount().to_numpy(np.uint64)
+    return (pd.util.hash_array(hashes + repeated) % _FOLDS).astype(np.intp)
 
 
 def _arrays_of(target: Any) -> list[np.ndarray]:

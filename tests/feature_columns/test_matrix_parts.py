@@ -99,8 +99,9 @@ def test_a_category_is_found_again(rng, form, tmp_path):
     answers = model.predict(matrix)
     dense = matrix.toarray() if form == "sparse" else matrix.astype(np.float64)
     np.testing.assert_allclose(model.predict(dense), answers, rtol=1e-6)
+    # The rounding of one float32 near 1: the answer of this row is near 0.
     np.testing.assert_allclose(
-        model.predict(matrix[:1]), answers[:1], rtol=1e-5, atol=1e-6
+        model.predict(matrix[:1]), answers[:1], rtol=1e-5, atol=1.2e-7
     )
     restored = pickle.loads(pickle.dumps(model))
     np.testing.assert_array_equal(restored.predict(matrix), answers)
